@@ -95,8 +95,9 @@ func (t *Tunnel) Configure(c config.Device) error { return t.dev.Configure(c) }
 // Status returns a snapshot of the configuration and of the peers. It contains private and preshared keys.
 func (t *Tunnel) Status() config.Status { return t.dev.Status() }
 
-// MachineCopied erases all session keys and renews the sessions. Call it when this virtual machine was restored from a snapshot or cloned,
-// which ropewalk's daemon learns from the kernel and a Tunnel does not: another copy may use the same keys with the same nonces.
+// MachineCopied erases all session keys and renews the sessions. Call it when this virtual machine
+// was restored from a snapshot or cloned. Ropewalk's daemon learns it from the kernel, and a Tunnel
+// does not. Another copy may use the same keys with the same nonces.
 func (t *Tunnel) MachineCopied() { t.dev.MachineCopied() }
 
 // MachineResumed erases all session keys and renews the sessions that peers may still use. Call it when the machine has woken from suspend

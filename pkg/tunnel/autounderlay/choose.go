@@ -12,7 +12,7 @@ import (
 
 // facts are the input of the choice between UDP sockets and AF_XDP, for one device.
 type facts struct {
-	device    xsk.Device // the configured one, or the one that reaches most peers; no name: none
+	device    xsk.Device // the configured device, or the device that reaches most peers; no name: none
 	deviceErr error      // why there is no device
 	// measured is the valid measurement of the device. Otherwise measuredErr is the reason why there is none.
 	measured    measurement.Result

@@ -56,7 +56,7 @@ type Port struct {
 	program  *program // of the choice
 }
 
-// settings are what others set.
+// settings are set by others.
 type settings struct {
 	mode  config.UnderlayMode
 	mark  uint32
@@ -76,8 +76,9 @@ var (
 	_ underlay.Switcher = (*Port)(nil)
 )
 
-// Open returns a port that uses UDP until SetPeers, and the chosen path from then on. It belongs
-// to the calling thread's network namespace. Errors are those of xdp.Open; after them the caller still owns Config.UDP.
+// Open returns a port that uses UDP until SetPeers, and the chosen path from then on. It belongs to
+// the calling thread's network namespace. Errors are from xdp.Open; after an error the caller still
+// owns Config.UDP.
 func Open(c Config) (*Port, error) {
 	p := &Port{config: c, settings: settings{mode: c.Mode, mark: c.Mark}}
 	x, err := xdp.Open(xdp.Config{

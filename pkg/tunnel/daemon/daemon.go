@@ -46,9 +46,9 @@ type Daemon struct {
 	listener   *uapi.Listener
 }
 
-// Open creates the interface, which is down, and its control socket. The tunnel carries packets once the interface is up. The caller
-// serves the socket with Serve, and closes the Daemon. Open raises GOMAXPROCS to what the lanes need. Errors are those of tun.Open and
-// of uapi.Listen.
+// Open creates the interface, which is down, and its control socket. The tunnel carries packets
+// once the interface is up. The caller serves the socket with Serve, and closes the Daemon. Open
+// raises GOMAXPROCS to the need of the lanes. Errors are from tun.Open and uapi.Listen.
 func Open(o Options) (*Daemon, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -247,7 +247,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 		select {
 		case <-d.done:
 		case <-end:
-			d.mu.RLock() // during a handover its connection stays open: the successor gets the counters, too
+			d.mu.RLock() // during a handover its connection stays open: the successor also gets the counters
 			defer d.mu.RUnlock()
 		case <-ctx.Done():
 		}

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package daemon, ropewalk's own, assembles a tunnel that runs in this process: the TUN device with
-// its steering program, the worker pool, the device, the UDP port, the control socket, and the
-// watchers of routes, links and clock. It also upgrades a running tunnel in place: the tunnel moves
-// to another process.
+// Package daemon, ropewalk's own, assembles a tunnel that runs in this process. Its parts are the TUN device with
+// its steering program, the worker pool, the device and the UDP port. Others are the control
+// socket, and the watchers of routes, links and clock. It also upgrades a running tunnel in place:
+// the tunnel moves to another process.
 //
-// The command `ropewalk run` and the Kubernetes agent call it. Start reading with Open in daemon.go. Calls run downwards: daemon.go
-// (the life of a Daemon), tunnel.go (assembling or restoring a tunnel), then one file for each part: steer.go, workers.go, ports.go,
-// portplan.go, clock.go.
+// The command `ropewalk run` and the Kubernetes agent call it. Start reading with Open in
+// daemon.go. Calls run downwards: daemon.go (the life of a Daemon), tunnel.go (assembling or
+// restoring a tunnel), then one file for each part. These are steer.go, workers.go, ports.go,
+// portplan.go and clock.go.
 //
 // Read about upgrades in this order:
 //

@@ -34,7 +34,7 @@ type tunnelEntry struct {
 	to        netip.Addr
 }
 
-// loopAnswer is what is known of a tunnelEntry.
+// loopAnswer is the knowledge of a tunnelEntry.
 type loopAnswer struct {
 	loops   bool
 	unknown int // how many lookups in succession have failed since
@@ -50,8 +50,9 @@ type lookup struct {
 // takes its tunnel over within seconds.
 const maxUnknown = 12
 
-// next returns the answer after another lookup, and whether there is anything left to look up. A daemon that runs and does not answer may be busy with
-// the packets of the loop, which is believed in as long as its interface is there.
+// next returns the answer after another lookup, and whether there is anything left to look up. A
+// daemon that runs and does not answer may be busy with the packets of the loop. The loop is
+// believed in as long as its interface is there.
 func (a loopAnswer) next(l lookup) (next loopAnswer, again bool) {
 	if l.err == nil {
 		return loopAnswer{loops: l.loops}, l.loops
@@ -115,7 +116,8 @@ func (f *loopFinder) ask() {
 	}
 }
 
-// askOnce looks all entries up, also those that come meanwhile, and reports whether to ask again.
+// askOnce looks all entries up, including entries that come meanwhile, and reports whether to ask
+// again.
 func (f *loopFinder) askOnce() (again bool) {
 	for more := true; more; {
 		f.mu.Lock()

@@ -21,7 +21,7 @@ type Options struct {
 	Workers int    // of the worker pool; AutoWorkers derives the number from the CPUs
 	Nice    int    // added to the nice value of the lanes' threads, -20 to 19
 
-	UnderlayDevice string // the network device for AF_XDP; empty for the one that most peers are reached through
+	UnderlayDevice string // the network device for AF_XDP; if empty, the device towards most peers
 	// Initial is applied before the tunnel starts. With a listen port in it, a reused interface that is up gets no other port first.
 	// ReceiveHandover ignores it.
 	Initial config.Device
@@ -42,8 +42,9 @@ type Options struct {
 	// stop tunnels so. A tunnel for which somebody else is responsible, such as a service manager, must not end by a cleaned directory.
 	KeepSocket bool
 
-	// StateDir is the directory in which the endpoints of peers with a session are kept, so that a process that replaces a killed one
-	// renews their sessions. It is created if it does not exist. Empty: they are not kept.
+	// StateDir is the directory for the endpoints of peers with a session. With them a process that
+	// replaces a killed one renews the sessions. It is created if it does not exist. Empty: they
+	// are not kept.
 	StateDir string
 
 	Version string // of the program, for clients of the control socket; empty: unknown

@@ -20,7 +20,7 @@ import (
 // ports opens the UDP port of one device, and another one whenever the listen port changes.
 type ports struct {
 	log    *slog.Logger
-	device string // the network device for AF_XDP; empty for the one that most peers are reached through
+	device string // the network device for AF_XDP; if empty, the device towards most peers
 
 	mu        sync.Mutex
 	inherited *udp.Sockets // of the predecessor, for the first port; nil for none
@@ -119,9 +119,10 @@ func (p *ports) closeInherited() error {
 
 // Socket buffers of a lane in bytes.
 const (
-	// sendBuffer bounds how far a lane may be ahead of what its network device has sent. Messages of one session leave by several lanes and
-	// device queues: the receiver refuses as a replay what is more than 8,128 messages behind the newest (WireGuard paper, section 5.4.6).
-	// 1 MiB are 720 messages of 1,452 bytes.
+	// sendBuffer bounds how far a lane may be ahead of its network device. Messages of one session
+	// leave by several lanes and device queues. The receiver refuses as a replay any message more
+	// than 8,128 behind the newest (WireGuard paper, section 5.4.6). 1 MiB are 720 messages of
+	// 1,452 bytes.
 	sendBuffer = 1 << 20
 	// The receive buffer holds what arrives while the lane's thread waits for a CPU, some ms on a busy host. It holds no standing queue:
 	// the lane empties it after each quantum of work.

@@ -125,8 +125,9 @@ func (d *Daemon) addUpgradeReply() error {
 	return nil
 }
 
-// unlessHandedOver calls f and returns its result, or returns nil after a handover. It waits for a handover under way, and none begins
-// while f runs: a successor that has the tunnel must not be killed for being late.
+// unlessHandedOver calls f and returns its result, or returns nil after a handover. It waits for a
+// handover under way, and none begins while f runs. A successor that has the tunnel must not be
+// killed for being late.
 func (d *Daemon) unlessHandedOver(f func() error) error {
 	d.handoverMu.Lock()
 	defer d.handoverMu.Unlock()

@@ -20,11 +20,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
-// lookupShare is the time for Go's resolver. That of getent is as long.
+// lookupShare is the time for Go's resolver. The timeout of getent is as long.
 const lookupShare = 5 * time.Second
 
-// resolve looks up an endpoint's name, host:port. Without a mark getent(1) decides about the addresses and their order, as in wg(8). It knows no
-// marks, so its queries may take a default route through the tunnel: a marked lookup asks it only for names that DNS says do not exist.
+// resolve looks up an endpoint's name, host:port. Without a mark getent(1) decides about the
+// addresses and their order, as in wg(8). It knows no marks, so its queries may take a default
+// route through the tunnel. A marked lookup asks it only for names that DNS says do not exist.
 func resolve(ctx context.Context, name string, mark uint32) (device.Resolved, error) {
 	host, portText, err := net.SplitHostPort(name)
 	if err != nil {

@@ -16,7 +16,7 @@ var errSocketRemoved = errors.New("the control socket's file was removed")
 // listenPause is the time between two attempts to create a removed socket again.
 const listenPause = time.Second
 
-// serveSockets serves the control socket, and with KeepSocket those that replace it.
+// serveSockets serves the control socket, and with KeepSocket the sockets that replace it.
 func (d *Daemon) serveSockets(ctx context.Context, s *uapi.Server) error {
 	for {
 		err := d.serveSocket(ctx, s)

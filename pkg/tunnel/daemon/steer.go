@@ -12,9 +12,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 )
 
-// steer loads the program that chooses the TUN queue by flow hash. Without it the kernel sends a flow to the queue that its answers
-// arrive on: all transmit work for one peer may then be on one lane, and fragmented
-// datagrams of a flow may take another lane than the others.
+// steer loads the program that chooses the TUN queue by flow hash. Without it the kernel sends a
+// flow to the queue that its answers arrive on. All transmit work for one peer may then be on one
+// lane. Fragmented datagrams of a flow may take another lane than the others.
 func steer(log *slog.Logger, t tun.Device) {
 	if len(t.Queues()) == 1 {
 		return

@@ -23,8 +23,9 @@ var ErrUnprepared = errors.New("preparing to serve the interface")
 // the configuration stay. New sessions are established with all peers at once. Of the Options, Lanes, MTU, Spread, SpreadPorts and
 // Underlay are ignored: the predecessor's hold. KeepSocket holds if either daemon has it.
 //
-// After an error the predecessor keeps the tunnel. If ctx ends before everything is received, that is an error, too. Errors:
-// uapi.IsNotRunning holds if there is no predecessor, ErrVersion if its version is incompatible, and a *uapi.Error if it refuses.
+// After an error the predecessor keeps the tunnel. It is also an error if ctx ends before
+// everything is received. Errors: uapi.IsNotRunning holds if there is no predecessor, ErrVersion if
+// its version is incompatible, and a *uapi.Error if it refuses.
 func ReceiveHandover(ctx context.Context, o Options) (*Daemon, error) {
 	o = o.complete()
 	if err := o.Check(); err != nil {

@@ -90,8 +90,8 @@ func (d *Daemon) restoreTunnel(stopped *handover.Tunnel) (*tunnel, error) {
 	return tunnel, nil
 }
 
-// raiseGOMAXPROCS makes room for threads that block a P in system calls: two busy-polling threads for each lane, one for each worker,
-// and two for everything else.
+// raiseGOMAXPROCS makes room for threads that block a P in system calls. There are two busy-polling
+// threads for each lane, one for each worker, and two for everything else.
 func raiseGOMAXPROCS(lanes, workers int) {
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 2*lanes+workers+2))
 }

@@ -5,6 +5,7 @@ package device
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"log/slog"
@@ -23,13 +24,16 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
 )
 
-// MaxPeers is the largest number of peers of a device: that of the in-kernel WireGuard (MAX_PEERS_PER_DEVICE).
+// MaxPeers is the largest number of peers of a device, as in the in-kernel WireGuard
+// (MAX_PEERS_PER_DEVICE).
 const MaxPeers = 1 << 20
 
 // ErrTooManyPeers is returned by Configure when a change would exceed MaxPeers.
@@ -57,8 +61,9 @@ type Config struct {
 	Wall        func() time.Time             // time.Now when nil; used for TAI64N and the time of the last handshake
 	Clock       engine.Clock                 // engine.NewClock() when nil
 	OnLoopStart func(loop string) func(bool) // engine.Config.OnLoopStart
-	// Route looks up the route to an endpoint, for packets with a mark: the zero Route if it is unknown. Without it no MTU is known before a router
-	// reports one, RoutesChanged clears all source addresses, and Loops is not used for peers with a session.
+	// Route looks up the route to an endpoint, for packets with a mark: the zero Route if it is
+	// unknown. Without it no MTU is known before a router reports one, and RoutesChanged clears all
+	// source addresses. Loops is then not used for peers with a session.
 	Route func(to *underlay.Endpoint, mark uint32) Route
 	// Loops reports whether the route to an endpoint leads into the tunnel itself, for packets from a port (0: any) with a mark. A missing route
 	// does not. After an error the device does as before. nil: none does.
@@ -67,8 +72,9 @@ type Config struct {
 	OwnError func(*toobig.Message) bool
 	// Resolve looks up the name of an endpoint, host:port, with a mark on its queries (0: none). Without it, names are not looked up again.
 	Resolve func(ctx context.Context, name string, mark uint32) (Resolved, error)
-	// Recall returns the last endpoint of a peer as the process before this one knew it, if the two had a session when that process ended. own
-	// is the public key of the device, which then renews the session. Recall must not call the device. nil for none.
+	// Recall returns the last endpoint of a peer that the process before this one knew, if the two
+	// had a session at its end. own is the public key of the device, which then renews the session.
+	// Recall must not call the device. nil for none.
 	Recall func(own, peer noise.PublicKey) (netip.AddrPort, bool)
 	// OnSession is called when the result of SessionEndpoints may have changed, perhaps often. It must not block or call the device. nil for none.
 	OnSession func()
@@ -76,29 +82,37 @@ type Config struct {
 	Pool      *workpool.Pool // workers that help busy lanes; nil for none. It must outlive the device
 }
 
-// Device is one interface.
+// Device is one interface: it connects its parts with each other.
 type Device struct {
 	cfg    Config
 	log    *slog.Logger
 	engine *engine.Engine
 	clock  engine.Clock
 
-	mu sync.Mutex // guards linkState, and writes of settings, portState and peers
+	mu sync.Mutex // guards linkState, and writes of settings, outer and peers
 	linkState
 	settings
-	portState
-	peersMu    sync.RWMutex // guards peers for readers that do not hold mu
-	peers      map[noise.PublicKey]*Peer
-	atEndpoint endpointIndex // of peers
+	outer portState
+	peers peerSet
 
-	work
-	counters
-	staged    stagedTrains      // of all peers
-	changed   changedPeers      // since Snapshot
-	renewals  pace.Turns[*Peer] // of sessions that the device has erased; peers for which packets wait need no turn
-	exchanges pace.Turns[*Peer] // post-quantum exchanges
-	stalls    stallWatch
-	lifetime
+	inbound     inbound
+	tasks       taskQueue
+	staged      stagedTrains // of all peers
+	lookups     lookups
+	loops       loopDestinations
+	icmp        icmpErrors
+	counts      counters
+	stalls      stallWatch
+	changed     changedPeers      // since Snapshot
+	renewals    pace.Turns[*Peer] // of sessions that the device has erased; peers for which packets wait need no turn
+	exchanges   pace.Turns[*Peer] // post-quantum exchanges
+	routeTurns  lookUpTurns
+	failuresLog pace.Rate // of warnings about peers that do not answer
+	pathMTULog  pace.Rate // of messages about path MTUs
+
+	stop    chan struct{} // closed by Close
+	done    chan struct{} // closed when everything has ended
+	workers sync.WaitGroup
 }
 
 // linkState is the state of the interface.
@@ -113,7 +127,7 @@ type linkState struct {
 	expiry      *time.Timer       // of packets that are staged while the link is down; nil before it was down
 }
 
-// settings are the configured values. Those that lanes and workers read are atomic.
+// settings are the configured values. Values that lanes and workers read are atomic.
 type settings struct {
 	private      noise.PrivateKey
 	listenPort   uint16
@@ -126,55 +140,11 @@ type settings struct {
 	postQuantum  atomic.Uint32 // config.PostQuantum
 }
 
-// portState is the port, and its sockets beyond one per lane.
-type portState struct {
-	port      atomic.Pointer[portRef] // nil while down
-	sources   sourcePool
-	groups    sendGroups
-	selection laneSelection
-	guard     atomic.Pointer[guardRef] // nil while there is none
-}
-
-// work is what lanes leave to worker goroutines, and its limits.
-type work struct {
-	handshakes  handshakeQueue
-	tasks       taskQueue
-	limiter     peer.Limiter // of messages with a cookie, under load
-	known       peer.Limiter // of messages without one from known endpoints, under load
-	cookies     cookieLimit  // for other messages without one, under load
-	endpoints   endpointSet  // of peers that run
-	refusals    refusals
-	failuresLog pace.Rate // of warnings about peers that do not answer
-	pathMTULog  pace.Rate // of messages about path MTUs
-	loops       loopDestinations
-	routeTurns  lookUpTurns
-	lookups     lookups
-}
-
-// counters count for all present and removed peers.
-type counters struct {
-	handshakeCounts handshakeCounters
-	icmpCounts      icmpCounters
-	socketDrops     socketDrops
-	quantumCounts   quantumCounters
-	tunDropsBefore  atomic.Uint64 // of a persistent interface, while no daemon served it
-}
-
-// lifetime ends the device's goroutines.
-type lifetime struct {
-	stop    chan struct{} // closed by Close
-	done    chan struct{} // closed when everything has ended
-	workers sync.WaitGroup
-}
-
 // Format prints the interface's name for every verb: a Device holds secrets.
 func (d *Device) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "device "+d.cfg.TUN.Name()) }
 
 // LogValue logs the interface's name.
 func (d *Device) LogValue() slog.Value { return slog.StringValue(d.cfg.TUN.Name()) }
-
-// portRef boxes the interface for atomic.Pointer.
-type portRef struct{ underlay.Port }
 
 // New returns a device over cfg.TUN, which it owns from now on. Call Start to run it.
 func New(cfg Config) *Device {
@@ -188,26 +158,27 @@ func New(cfg Config) *Device {
 		cfg.ReservePort = func(uint16) error { return nil }
 	}
 	d := &Device{
-		cfg:      cfg,
-		log:      cfg.Log,
-		clock:    engine.NewClock(),
-		peers:    map[noise.PublicKey]*Peer{},
-		lifetime: lifetime{stop: make(chan struct{}), done: make(chan struct{})},
+		cfg:   cfg,
+		log:   cfg.Log,
+		clock: engine.NewClock(),
+		stop:  make(chan struct{}),
+		done:  make(chan struct{}),
 	}
 	if cfg.Clock != nil {
 		d.clock = cfg.Clock
 	}
-	d.tunDropsBefore.Store(d.tunQueueDrops())
-	d.handshakes.init()
-	d.endpoints.init()
-	d.cookies.init()
+	d.outer.dev, d.peers.dev, d.inbound.dev, d.lookups.dev, d.icmp.dev, d.counts.dev, d.stalls.dev = d, d, d, d, d, d, d
+	d.peers.list = map[noise.PublicKey]*Peer{}
+	d.counts.tunDropsBefore.Store(d.counts.tunQueueDrops())
+	d.inbound.gate.Init()
 	d.tasks.init()
-	d.renewals.At, d.renewals.Come = func(p *Peer) *pace.Turn { return &p.renewal }, func(p *Peer) { p.post(taskRenew) }
+	d.renewals.At, d.renewals.Come = func(p *Peer) *pace.Turn { return &p.handshake.turn }, func(p *Peer) { p.post(taskRenew) }
 	d.renewals.SetLimit(maxRenewals)
 	d.exchanges.At, d.exchanges.Come = func(p *Peer) *pace.Turn { return p.quantum.turn() }, func(p *Peer) { p.post(taskExchange) }
 	d.exchanges.SetLimit(maxExchanges)
 	d.spreading.Store(&spreadConfig{ports: spread.DefaultPorts})
-	d.sources.log, d.groups.log, d.selection.log, d.selection.reason = cfg.Log, cfg.Log, cfg.Log, errDown
+	d.outer.sources.Log, d.outer.groups.Log, d.outer.selection.Log = cfg.Log, cfg.Log, cfg.Log
+	d.outer.selection.Reset(nil, spread.Ports{})
 	d.engine = engine.New(engine.Config{
 		Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand, OnLoopStart: cfg.OnLoopStart,
 		Pool: cfg.Pool, GiveBack: cfg.GiveBack,
@@ -259,7 +230,7 @@ func (d *Device) supervise() {
 	leaving := d.handingOver
 	if !leaving { // else Leave closes the port
 		d.down()
-		d.removePeers(slices.Collect(maps.Values(d.peers))...)
+		d.peers.remove(slices.Collect(maps.Values(d.peers.list))...)
 	}
 	d.mu.Unlock()
 	if err := d.cfg.TUN.Close(); err != nil {
@@ -272,4 +243,154 @@ func (d *Device) supervise() {
 		d.log.Info("interface closed")
 	}
 	close(d.done)
+}
+
+// applyLinkEvent applies a link event: link up opens the port, link down closes it, as in the in-kernel WireGuard.
+func (d *Device) applyLinkEvent(ev tun.Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return
+	}
+	d.linkUp = ev.Up
+	if int64(ev.MTU) != d.mtu.Load() {
+		d.setMTU(ev.MTU)
+	}
+	switch {
+	case ev.Up && !d.up:
+		if err := d.outer.bringUp(d.listenPort, d.mark.Load()); err != nil {
+			d.outer.logFailure(err)
+		}
+	case !ev.Up:
+		if d.stopReading() { // before the port closes
+			d.engine.SendWaiting()
+		}
+		if d.up {
+			d.down()
+			d.holdStaged()
+			d.log.Info("interface down, listen port closed and sessions erased")
+		}
+		return
+	}
+	d.readTUN() // also without a port: nothing says when there will be one, so packets are dropped and counted
+}
+
+// holdStaged drops all staged packets after stagedHold, if there is no port then. The caller holds mu.
+func (d *Device) holdStaged() {
+	if d.expiry != nil {
+		d.expiry.Stop()
+	}
+	d.expiry = time.AfterFunc(stagedHold, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if !d.up {
+			d.staged.dropAll()
+		}
+	})
+}
+
+// stagedHold is the time for which packets stay staged while the link is down. If it goes down and up at once, lanes may stage packets of the
+// new link before the device knows of either.
+const stagedHold = time.Second
+
+// setMTU applies a new MTU of the TUN. The caller holds mu.
+func (d *Device) setMTU(mtu int) {
+	d.mtu.Store(int64(mtu))
+	d.engine.SetMTU(mtu)
+	if !d.up { // no peer runs
+		return
+	}
+	for _, p := range d.peers.list {
+		p.mu.Lock()
+		p.mtu.update(d.clock())
+		p.armTimer(d.clock())
+		p.mu.Unlock()
+	}
+}
+
+// readTUN lets the lanes read the TUN. Before the port is open they could only drop the packets
+// that wait there. The host sends as soon as the interface is up, and during the pause of an
+// upgrade. The caller holds mu: the lanes start before Leave waits for them, or not at all.
+func (d *Device) readTUN() {
+	if !d.reading {
+		d.reading = true
+		d.engine.Start()
+	}
+}
+
+// stopReading ends readTUN, and reports whether it had begun. All that the lanes have read is sent. Other packets wait in the TUN. The caller holds mu.
+func (d *Device) stopReading() (stopped bool) {
+	if !d.reading {
+		return false
+	}
+	if err := d.engine.Stop(); err != nil {
+		d.log.Warn("stopping reads from the TUN device failed, packets are dropped until the listen port is open", "error", err)
+		return false
+	}
+	d.reading = false
+	return true
+}
+
+// down erases all sessions and closes the port. Peers stop first, so that none sends while the port closes. Staged packets stay. The caller
+// holds mu.
+func (d *Device) down() {
+	for _, p := range d.peers.list {
+		p.stop()
+	}
+	d.outer.close()
+}
+
+// runWorker handles handshake messages and peers' tasks until the device stops.
+func (d *Device) runWorker() {
+	for {
+		select {
+		case <-d.stop:
+			return
+		case m := <-d.inbound.gate.Reserved():
+			d.engine.SlowDrops.Add(d.inbound.take(m), 1)
+		case m := <-d.inbound.gate.Shared():
+			d.engine.SlowDrops.Add(d.inbound.take(m), 1)
+		case <-d.tasks.waiting:
+			d.tasks.take().runTasks()
+			d.stalls.check()
+		}
+	}
+}
+
+// Handshake implements engine.Control: it copies a handshake message to a queue.
+func (d *Device) Handshake(msg []byte, from underlay.Endpoint) drop.Reason {
+	if len(msg) > wire.InitiationSize {
+		return drop.RXBadLength
+	}
+	if d.inbound.hasUnknownIndex(msg) {
+		return drop.RXUnknownIndex
+	}
+	var checker *noise.CookieChecker
+	if id := d.identity.Load(); id != nil {
+		checker = id.checker
+	}
+	why := d.inbound.gate.Put(msg, from, checker, recipients{d}, d.clock())
+	if why == drop.HSBadMAC1 {
+		d.inbound.refusals.suppressed.Add(1)
+	}
+	return why
+}
+
+// noteGarbage is called with the number of handshakes so far.
+func (d *Device) noteGarbage(handshakes uint64) {
+	if handshakes%garbageHandshakes == 0 {
+		d.engine.GiveBack()
+	}
+}
+
+// garbageHandshakes is the number of handshakes after which their garbage is given back: some 20 MiB.
+const garbageHandshakes = 4096
+
+// jitter returns up to peer.MaxJitter ns, so that two peers do not initiate at the same time repeatedly (paper §6.1).
+func (d *Device) jitter() int64 {
+	var b [8]byte
+	if _, err := io.ReadFull(d.cfg.Rand, b[:]); err != nil {
+		return 0
+	}
+	return int64(binary.LittleEndian.Uint64(b[:]) % uint64(peer.MaxJitter))
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
-	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/admission"
 )
 
 // The limits that tests exercise.
@@ -22,11 +22,11 @@ const (
 	MaxStaged         = maxStaged
 	MaxStagedBytes    = maxStagedBytes
 	MaxStagedTotal    = maxStagedTotal
-	HandshakeQueueLen = handshakeQueueLen
-	UnderLoadLen      = underLoadLen
-	CookieGroupBurst  = cookieBurst / 2
-	CookieBurst       = cookieBurst
-	CookieRate        = int(cookieBurst * time.Second / cookieFade)
+	HandshakeQueueLen = admission.QueueLen
+	UnderLoadLen      = admission.LoadLen
+	CookieGroupBurst  = admission.CookieBurst / 2
+	CookieBurst       = admission.CookieBurst
+	CookieRate        = int(admission.CookieBurst * time.Second / admission.CookieFade)
 	TimerSlack        = slack
 )
 
@@ -66,17 +66,17 @@ func (d *Device) Shut() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.down()
-	d.dropStaged()
+	d.staged.dropAll()
 }
 
 // Step runs all waiting work of a device that was not started, and returns the number of items.
 func (d *Device) Step() (n int) {
 	for {
 		select {
-		case l := <-d.handshakes.reserved:
-			d.engine.SlowDrops.Add(d.handleQueued(l), 1)
-		case l := <-d.handshakes.messages:
-			d.engine.SlowDrops.Add(d.handleQueued(l), 1)
+		case l := <-d.inbound.gate.Reserved():
+			d.engine.SlowDrops.Add(d.inbound.take(l), 1)
+		case l := <-d.inbound.gate.Shared():
+			d.engine.SlowDrops.Add(d.inbound.take(l), 1)
 		case <-d.tasks.waiting:
 			d.tasks.take().runTasks()
 		default:
@@ -88,29 +88,20 @@ func (d *Device) Step() (n int) {
 
 // StepHandshakes is Step without tasks. It returns the result of each message.
 func (d *Device) StepHandshakes() (reasons []drop.Reason) {
-	for len(d.handshakes.reserved) > 0 {
-		reasons = append(reasons, d.handleQueued(<-d.handshakes.reserved))
+	for len(d.inbound.gate.Reserved()) > 0 {
+		reasons = append(reasons, d.inbound.take(<-d.inbound.gate.Reserved()))
 	}
-	for len(d.handshakes.messages) > 0 {
-		reasons = append(reasons, d.handleQueued(<-d.handshakes.messages))
+	for len(d.inbound.gate.Shared()) > 0 {
+		reasons = append(reasons, d.inbound.take(<-d.inbound.gate.Shared()))
 	}
 	return reasons
 }
 
 // QueuedHandshakes returns the number of handshake messages that wait for a worker.
-func (d *Device) QueuedHandshakes() int {
-	return len(d.handshakes.messages) + len(d.handshakes.reserved)
-}
+func (d *Device) QueuedHandshakes() int { return d.inbound.gate.Waiting() }
 
 // KnownEndpoints returns the number of peers whose endpoint is known.
-func (d *Device) KnownEndpoints() (n int) {
-	d.endpoints.mu.RLock()
-	defer d.endpoints.mu.RUnlock()
-	for _, peers := range d.endpoints.peers {
-		n += peers
-	}
-	return n
-}
+func (d *Device) KnownEndpoints() int { return d.inbound.gate.Endpoints.Len() }
 
 // StagedBytes returns the memory of the packets staged for peers without a session.
 func (d *Device) StagedBytes() int {
@@ -128,7 +119,7 @@ func (d *Device) LimitRenewals(n int) {
 func (p *Peer) LoseHandshake() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.endAttempt()
+	p.handshake.endAttempt()
 	p.stopTimer()
 	p.timers.Stop(&p.engine.Activity)
 	p.timers.Start()
@@ -138,8 +129,8 @@ func (p *Peer) LoseHandshake() {
 func (p *Peer) Forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.eraseSessions()
-	p.endAttempt()
+	p.sessions.erase()
+	p.handshake.endAttempt()
 	p.timers.IdentityReplaced(p.dev.clock())
 	p.post(taskHandshake)
 }
@@ -150,16 +141,16 @@ func (d *Device) Renewals() (running, waiting int) {
 }
 
 // PeerOf returns a peer, or nil.
-func (d *Device) PeerOf(key noise.PublicKey) *Peer { return d.lookup(key) }
+func (d *Device) PeerOf(key noise.PublicKey) *Peer { return d.peers.lookup(key) }
 
 // Indices is the number of receiver indices in use.
 func (d *Device) Indices() int { return d.engine.Sessions.Len() }
 
 // Timers is the number of peers' timers that are set.
 func (d *Device) Timers() (n int) {
-	d.peersMu.RLock()
-	defer d.peersMu.RUnlock()
-	for _, p := range d.peers {
+	d.peers.mu.RLock()
+	defer d.peers.mu.RUnlock()
+	for _, p := range d.peers.list {
 		p.mu.Lock()
 		if p.timers.timer != nil {
 			n++
@@ -173,7 +164,7 @@ func (d *Device) Timers() (n int) {
 func (p *Peer) Initiate() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sendInitiation(p.dev.clock())
+	p.handshake.sendInitiation(p.dev.clock())
 }
 
 // Occupy holds the peer's lock until letGo is called.
@@ -189,24 +180,19 @@ func (p *Peer) Sessions() (current, unconfirmed *session.Keypair) {
 
 // BetweenPorts calls f while a port is being replaced by another.
 func (d *Device) BetweenPorts(port underlay.Port, f func()) {
-	d.closeSources()
+	d.outer.closeSources()
 	f()
-	d.groups.reset(port)
+	d.outer.groups.Reset(port)
 }
 
 // OnTooBig passes an ICMP error to the device.
-func (d *Device) OnTooBig(m *toobig.Message) { d.onTooBig(m) }
+func (d *Device) OnTooBig(m *toobig.Message) { d.icmp.accept(m) }
 
 // SendGroup returns the send group of data messages to the peer.
 func (p *Peer) SendGroup() int { return int(p.engine.SendGroup.Load()) }
 
 // Key returns the peer's public key.
 func (p *Peer) Key() noise.PublicKey { return p.key }
-
-// ChooseEndpoint is chooseEndpoint.
-func ChooseEndpoint(present config.Endpoint, known, resolved []config.Endpoint, failing bool) (config.Endpoint, bool) {
-	return chooseEndpoint(&underlay.Endpoint{Dst: present.AddrPort, Scope: present.Scope}, known, resolved, failing)
-}
 
 // ReserveLookUp returns the time at which one more peer may look up its route.
 func (d *Device) ReserveLookUp(now int64) int64 { return d.routeTurns.reserve(now) }
@@ -223,7 +209,7 @@ func (p *Peer) BeginSession() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.dev.clock()
-	b, err := p.reserveIndex()
+	b, err := p.sessions.reserve()
 	if err != nil {
 		return err
 	}
@@ -231,15 +217,15 @@ func (p *Peer) BeginSession() error {
 		return err
 	}
 	p.timers.SessionDerived(now)
-	p.handshakeComplete(b, now)
-	p.establish(b, true)
+	p.handshake.complete(b, now)
+	p.sessions.establish(b, true)
 	p.armTimer(now)
 	return nil
 }
 
 // Keys returns the keys of post-quantum exchanges with a peer.
 func (d *Device) Keys(peer noise.PublicKey) []postquantum.Entry {
-	p := d.lookup(peer)
+	p := d.peers.lookup(peer)
 	if p == nil {
 		return nil
 	}
@@ -260,7 +246,7 @@ func (d *Device) UsedKeys(peer noise.PublicKey) (n int) {
 
 // PutKey gives a peer a key, as an exchange does.
 func (d *Device) PutKey(peer noise.PublicKey, key noise.PresharedKey, id uint16) {
-	p := d.lookup(peer)
+	p := d.peers.lookup(peer)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := p.quantum.machine.Load()
@@ -269,14 +255,14 @@ func (d *Device) PutKey(peer noise.PublicKey, key noise.PresharedKey, id uint16)
 
 // MachineResumedKeepingKeys is MachineResumed without the erasure of keys of post-quantum exchanges.
 func (d *Device) MachineResumedKeepingKeys() {
-	d.peersMu.RLock()
-	defer d.peersMu.RUnlock()
-	for _, p := range d.peers {
+	d.peers.mu.RLock()
+	defer d.peers.mu.RUnlock()
+	for _, p := range d.peers.list {
 		p.mu.Lock()
 		entries := p.quantum.machine.Load().Keys()
-		p.eraseSessions()
+		p.sessions.erase()
 		p.quantum.machine.Load().Restore(entries, p.quantum.machine.Load().Had())
-		p.renew(d.clock())
+		p.handshake.renew(d.clock())
 		p.armTimer(d.clock())
 		p.mu.Unlock()
 	}
@@ -284,7 +270,7 @@ func (d *Device) MachineResumedKeepingKeys() {
 
 // EffectiveKey returns the preshared key that a handshake with the key of an id has.
 func (d *Device) EffectiveKey(peer noise.PublicKey, psk noise.PresharedKey, id uint16) noise.PresharedKey {
-	p := d.lookup(peer)
+	p := d.peers.lookup(peer)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e, _ := p.quantum.machine.Load().PresharedKey(postquantum.Key{ID: id, Named: true}, &psk)
@@ -293,9 +279,9 @@ func (d *Device) EffectiveKey(peer noise.PublicKey, psk noise.PresharedKey, id u
 
 // PartsAfterOtherTask has a part of an exchange arrive, runs another task of the peer, and returns the number of parts that wait.
 func (d *Device) PartsAfterOtherTask(peer noise.PublicKey) int {
-	p := d.lookup(peer)
+	p := d.peers.lookup(peer)
 	p.quantum.machine.Load().Put(wire.AppendKEMPart(nil, wire.KEMKey, make([]byte, wire.KEMKeySize), 0), nil, d.clock())
-	p.requests.tasks.Store(taskRenew)
+	p.tasks.Store(taskRenew)
 	p.runTasks()
 	return len(p.quantum.machine.Load().Take())
 }
@@ -308,15 +294,11 @@ func (d *Device) Exchanges() int {
 
 // HelloOf returns the last hello of a peer.
 func (d *Device) HelloOf(peer noise.PublicKey) wire.Hello {
-	p := d.lookup(peer)
+	p := d.peers.lookup(peer)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return *p.hello.remote
+	return *p.hello.exchange.Remote
 }
 
 // OpenSources returns the number of spread source ports that are open.
-func (d *Device) OpenSources() int {
-	d.sources.mu.Lock()
-	defer d.sources.mu.Unlock()
-	return len(d.sources.openPorts())
-}
+func (d *Device) OpenSources() int { return d.outer.sources.Len() }

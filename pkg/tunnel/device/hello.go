@@ -3,343 +3,288 @@
 package device
 
 import (
-	"bytes"
+	"errors"
 	"net/netip"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/hello"
 )
 
-// renewHellos restarts the exchange with every peer. moved means that the local endpoint changed. The caller holds mu.
-func (d *Device) renewHellos(moved bool) {
-	for _, p := range d.peers {
-		p.mu.Lock()
-		p.renewHello(moved)
-		p.mu.Unlock()
-	}
+// hellos are the hellos to and from a peer.
+type hellos struct {
+	peer     *Peer
+	queue    hello.Queue    // from lanes
+	exchange hello.Exchange // guarded by Peer.mu
 }
 
-// updateSpray tells all peers that the configuration of spraying has changed. The caller holds Device.mu.
-func (d *Device) updateSpray() {
-	for _, p := range d.peers {
-		p.mu.Lock()
-		p.updateSpread()
-		if p.running && p.hello.ropewalk && p.controlKeys() != nil {
-			p.queryHello(p.dev.clock())
-			p.armTimer(p.dev.clock())
-		}
-		p.mu.Unlock()
+// accept takes a hello from a lane. It needs no lock.
+func (h *hellos) accept(plain []byte, from underlay.Endpoint) drop.Reason {
+	if !h.announced() || !h.queue.Allow(h.peer.dev.clock()) {
+		return drop.HelloUnwanted
 	}
+	m := &hello.Pending{From: from}
+	switch err := wire.ParseHello(plain, &m.Hello); {
+	case errors.Is(err, wire.ErrHelloVersion):
+		return drop.HelloVersion
+	case err != nil:
+		return drop.HelloInvalid
+	}
+	h.queue.Put(m)
+	h.peer.post(taskHello)
+	return drop.None
 }
 
-// resetHello discards all knowledge of the peer; reason says why there is none. The caller holds mu.
-func (p *Peer) resetHello(reason error) {
-	p.hello = helloExchange{remote: noHello, unknown: reason, sentAt: p.hello.sentAt}
-	p.quantum.machine.Load().SetOffers(postquantum.OffersUnknown)
-	p.dev.selection.plan(p, netip.Addr{}, nil)
+// take returns the waiting hello, nil for none. It adds a port plan for the sender once per session, and when
+// the sender's ports change, at a limited rate. Planning queries the operating system, so the caller must not hold mu.
+func (h *hellos) take() *hello.Pending {
+	p := h.peer
+	if p.location.roams.Due() {
+		return nil
+	}
+	m := h.queue.Take()
+	if m == nil || p.dev.cfg.Plan == nil || p.dev.spreading.Load().mode == config.SpreadOff {
+		return m
+	}
+	p.mu.Lock()
+	stale := !h.exchange.Received() || h.exchange.Ports() != m.Ports()
+	p.mu.Unlock()
+	listen := p.dev.outer.localPort()
+	if !stale || listen == 0 || m.Ports().Len() == 0 || !m.From.Src.IsValid() || !h.queue.AllowPlan(p.dev.clock()) {
+		return m
+	}
+	return m.WithPlan(p.dev.cfg.Plan(netip.AddrPortFrom(m.From.Src, listen), &m.From, p.dev.mark.Load(), m.Ports()))
+}
+
+// reset discards all knowledge of the peer; reason says why there is none. The caller holds mu.
+func (h *hellos) reset(reason error) {
+	p := h.peer
+	h.exchange.Reset(reason)
+	p.quantum.machine.Load().SetOffers(h.exchange.Offers())
+	p.dev.outer.selection.Plan(p, netip.Addr{}, nil)
 	p.engine.Heard.Store(false)
-	p.updateGathered()
-	p.updateSpread()
-	p.stopPathMTU()
+	h.updateGathered()
+	p.spread.update()
+	p.mtu.stop()
 }
 
-// followRoam learns anew what depends on the endpoint: a hello, the route, the path MTU. The route may lead into the tunnel, so its lookup does not
-// wait for a round: lookUpRoute has a pace of its own. The caller holds mu.
-func (p *Peer) followRoam(now int64) {
-	if to := p.engine.Endpoint.Load(); to == nil || to.Dst.Addr() != p.path.proven {
-		p.path.proven = netip.Addr{}
-	}
-	p.discardHello(true)
-	p.forgetReports()
-	p.requestRoute()
-	p.beginRoamRound(now)
-}
-
-// followDeferredRoam is the part of followRoam that was due later. The caller holds mu.
-func (p *Peer) followDeferredRoam(now int64) {
-	if p.path.roams.due.Load() {
-		p.beginRoamRound(now)
-	}
-}
-
-// beginRoamRound begins a round of hellos and lookups, or leaves it for later. A hello that came in a pause is handled now, and the peer has the
-// whole time to send one. The caller holds mu.
-func (p *Peer) beginRoamRound(now int64) {
-	if !p.path.roams.begin(now) {
-		return
-	}
-	p.forgetPathLimits()
-	p.probing.leavePath()
-	p.updatePathMTU(now) // the limit of the last search holds
-	if x := &p.hello; x.deadline != 0 {
-		x.deadline = max(x.deadline, now+helloWait)
-	}
-	if p.requests.hellos.keepOnly(p.engine.Endpoint.Load()) {
-		p.post(taskHello)
-	}
-	p.requestRoute()
-	p.queryAgain()
-}
-
-// renewHello discards what the peer confirmed about the path to it and, if either side has moved, what is known about the
+// renew discards what the peer confirmed about the path to it and, if either side has moved, what is known about the
 // path from it. Then it queries the peer again, if there is a session. The caller holds mu.
-func (p *Peer) renewHello(moved bool) {
-	p.discardHello(moved)
+func (h *hellos) renew(moved bool) {
+	p := h.peer
+	h.discard(moved)
 	if moved {
-		p.forgetPathLimits()
+		p.mtu.forget()
 		p.probing.leavePath()
-		p.applyPathMTU()
-		p.requests.hellos.discard()
+		p.mtu.apply()
+		h.queue.Discard()
 		p.requestRoute()
 	}
-	p.queryAgain()
+	h.queryAgain()
 }
 
-// queryAgain queries the peer after discardHello, if there is a session. The caller holds mu.
-func (p *Peer) queryAgain() {
-	if p.running && p.hello.ropewalk && p.controlKeys() != nil {
-		p.queryHello(p.dev.clock())
+// queryAgain queries the peer after discard, if there is a session. The caller holds mu.
+func (h *hellos) queryAgain() {
+	p := h.peer
+	if p.running && h.exchange.Ropewalk && p.sessions.controlKeys() != nil {
+		h.query(p.dev.clock())
 		p.armTimer(p.dev.clock())
 	}
 }
 
-// discardHello is renewHello without queries. The caller holds mu.
-func (p *Peer) discardHello(moved bool) {
+// discard is renew without queries. The caller holds mu.
+func (h *hellos) discard(moved bool) {
+	p := h.peer
 	p.noteChange()
-	x := &p.hello
-	if x.remote != noHello {
-		x.remote.Heard = false
-		if moved {
-			x.remote.Plan = nil
-		}
-	}
 	if moved {
-		x.nat, x.localAddr, x.plan = nil, netip.Addr{}, nil
-		p.dev.selection.plan(p, netip.Addr{}, nil)
+		p.dev.outer.selection.Plan(p, netip.Addr{}, nil)
 		p.engine.Heard.Store(false)
 	}
-	awaits := x.state == helloAwaiting && !x.ropewalk // of a responder that may be a ropewalk: it sends the first hello
-	if !awaits {
-		x.handle(helloRenew)
-	}
-	switch {
-	case x.remote != noHello:
-	case p.controlKeys() == nil && p.sessions.next != nil: // the reason that handleInitiation has set stays
-	case p.controlKeys() == nil:
-		x.unknown = errNoSession
-	case awaits || x.ropewalk:
-		x.unknown = errAwaitingHello
-	default:
-		x.unknown = errNoHello
-	}
-	p.updateGathered()
-	p.updateSpread()
+	h.exchange.Discard(moved, p.sessions.controlKeys() != nil, p.sessions.next != nil)
+	h.updateGathered()
+	p.spread.update()
 }
 
-// helloSessionConfirmed starts the exchange: the peer uses the session that it initiated with a signed initiation. The
+// sessionConfirmed starts the exchange: the peer uses the session that it initiated with a signed initiation. The
 // caller holds mu.
-func (p *Peer) helloSessionConfirmed(now int64) {
-	p.hello.ropewalk = true
-	p.hello.handle(helloConfirmed)
-	p.queryHello(now)
+func (h *hellos) sessionConfirmed(now int64) {
+	h.exchange.Confirm()
+	h.query(now)
 }
 
-// helloSessionInitiated waits for the peer's hello: our handshake is complete. The caller holds mu.
-func (p *Peer) helloSessionInitiated(now int64) {
-	x := &p.hello
-	x.handle(helloInitiated)
-	x.deadline = now + helloWait
-	if x.remote == noHello {
-		x.unknown = errAwaitingHello
-	}
-	p.updateSpread()
+// sessionInitiated waits for the peer's hello: our handshake is complete. The caller holds mu.
+func (h *hellos) sessionInitiated(now int64) {
+	h.exchange.Await(now)
+	h.peer.spread.update()
 }
 
-// queryHello starts a round of queries. The caller holds mu.
-func (p *Peer) queryHello(now int64) {
-	if !p.announces() {
+// query starts a round of queries. The caller holds mu.
+func (h *hellos) query(now int64) {
+	if !h.announced() {
 		return
 	}
-	p.hello.handle(helloQuery)
-	if p.hello.remote == noHello {
-		p.hello.unknown = errAwaitingHello
-		p.updateSpread()
+	if h.exchange.Query() {
+		h.peer.spread.update()
 	}
-	p.sendHello(now)
+	h.send(now)
 }
 
-// runHelloTimer does what is due. The caller holds mu.
-func (p *Peer) runHelloTimer(now int64) {
-	x := &p.hello
-	switch {
-	case p.path.roams.due.Load():
-	case x.sendAt != 0 && now >= x.sendAt:
-		p.sendHello(now)
-	case x.deadline == 0 || now < x.deadline:
-	case x.tries > 0:
-		p.sendHello(now)
-	case x.state.received(): // the peer sends hellos, but messages from our other source ports do not reach it
-		x.handle(helloTimeout)
-		p.updateSpread()
-	case p.awaitsFirstMessage():
-		p.logUp(true)
-		x.deadline = now + max(helloWait, now-p.sessions.current.keys.Created()) // doubles: a server may never send first
-	default:
-		p.resetHello(errNoHello)
+// next returns when runTimer is due, 0 for never. The caller holds mu.
+func (h *hellos) next() int64 {
+	if h.peer.location.roams.Due() {
+		return 0
 	}
+	return h.exchange.Next()
 }
 
-// awaitsFirstMessage reports whether the responder has not used the session that we initiated. Until then it sends no
-// hello. The caller holds mu.
-func (p *Peer) awaitsFirstMessage() bool {
+// runTimer does what is due. The caller holds mu.
+func (h *hellos) runTimer(now int64) {
+	p := h.peer
+	if p.location.roams.Due() {
+		return
+	}
 	b := p.sessions.current
-	return b != nil && b.keys.Initiator() && !b.keys.Received()
+	silent := b != nil && b.keys.Initiator() && !b.keys.Received()
+	switch h.exchange.Fire(now, silent) {
+	case hello.Send:
+		h.send(now)
+	case hello.Blocked:
+		p.spread.update()
+	case hello.Extend:
+		p.spread.logUp(true)
+		h.exchange.Extend(now, b.keys.Created())
+	case hello.Stock:
+		h.reset(hello.ErrNoHello)
+	case hello.Nothing:
+	}
 }
 
-// sendHello sends a hello now, or schedules it helloPause after the last one. The caller holds mu.
-func (p *Peer) sendHello(now int64) {
-	x := &p.hello
-	if x.sentAt != 0 && now-x.sentAt < helloPause {
-		x.sendAt = x.sentAt + helloPause
+// send sends a hello now, or schedules it hello.Pause after the last one. The caller holds mu.
+func (h *hellos) send(now int64) {
+	p, x := h.peer, &h.exchange
+	if x.Delay(now) {
 		return
 	}
-	keys := p.controlKeys()
+	keys := p.sessions.controlKeys()
 	if !keys.Usable(now) {
-		x.handle(helloSessionExpired)
+		x.Expire()
 		return
 	}
-	h := p.localHello()
-	x.sent, x.sentAt, x.sendAt = wire.AppendHello(x.sent[:0], &h), now, 0
-	if !x.remote.Heard && x.nat == nil && p.dev.spreading.Load().mode != config.SpreadOff {
-		p.sendHelloFromSource(x.sent)
+	local := h.local()
+	plain, query := x.Sent(&local, now)
+	if !x.Remote.Heard && x.NAT == nil && p.dev.spreading.Load().mode != config.SpreadOff {
+		h.sendFromSource(plain)
 	}
-	if x.tries > 0 {
-		x.querySent(now)
-		h.NoReply = false
-	}
-	p.sendControl(keys, 0, wire.AppendHello(nil, &h))
+	local.NoReply = !query
+	p.sendControl(keys, 0, wire.AppendHello(nil, &local))
 }
 
-// sendHelloFromSource sends a hello from another port than the listen port, to test whether it arrives. The caller holds mu.
-func (p *Peer) sendHelloFromSource(hello []byte) {
-	if list, _ := p.dev.sources.unplanned(p.dev.spreadPorts()); len(list) > 0 {
-		p.sendControl(p.controlKeys(), int(list[0]), hello)
+// sendFromSource sends a hello from another port than the listen port, to test whether it arrives. The caller holds mu.
+func (h *hellos) sendFromSource(plain []byte) {
+	if list, _ := h.peer.dev.outer.sources.Unplanned(h.peer.dev.outer.spreadPorts()); len(list) > 0 {
+		h.peer.sendControl(h.peer.sessions.controlKeys(), int(list[0]), plain)
 	}
 }
 
-// announces reports whether this side tells the peer that it is a ropewalk, and takes its hellos. It needs no lock.
-func (p *Peer) announces() bool {
-	return p.dev.spreading.Load().mode != config.SpreadOff || p.quantum.policy() == config.PostQuantumRequired
+// announced reports whether this side tells the peer that it is a ropewalk, and takes its hellos. It needs no lock.
+func (h *hellos) announced() bool {
+	return h.peer.dev.spreading.Load().mode != config.SpreadOff || h.peer.quantum.policy() == config.PostQuantumRequired
 }
 
-// localHello returns the hello to send. The caller holds mu.
-func (p *Peer) localHello() wire.Hello {
-	h := wire.Hello{NoReply: true, PostQuantum: p.quantum.policy() != config.PostQuantumOff}
+// local returns the hello to send. The caller holds mu.
+func (h *hellos) local() wire.Hello {
+	p := h.peer
+	m := wire.Hello{NoReply: true, PostQuantum: p.quantum.policy() != config.PostQuantumOff}
 	if p.dev.spreading.Load().mode != config.SpreadOff {
-		ports := p.dev.spreadPorts()
-		h.Gathers, h.Probes, h.Heard, h.Plan = true, true, p.engine.Heard.Load(), p.hello.plan
-		h.First, h.Last = ports.First, ports.Last
-		if lanes, first := p.dev.selection.receiveLanes(p.dev.engine.Lanes()); lanes > 0 && p.announcesSpray() {
-			h.Lanes, h.FirstLanePort = lanes, first
+		ports := p.dev.outer.spreadPorts()
+		m.Gathers, m.Probes, m.Heard, m.Plan = true, true, p.engine.Heard.Load(), h.exchange.Plan
+		m.First, m.Last = ports.First, ports.Last
+		if lanes, first := p.dev.outer.selection.ReceiveLanes(p.dev.engine.Lanes()); lanes > 0 && h.announcesSpray() {
+			m.Lanes, m.FirstLanePort = lanes, first
 		}
 	}
-	if to, ref := p.engine.Endpoint.Load(), p.dev.port.Load(); to != nil && ref != nil {
+	if to, listen := p.engine.Endpoint.Load(), p.dev.outer.port.Load(); to != nil && listen != nil {
 		local := to.Src
 		if !local.IsValid() { // routes have changed: use the address at which the peer's last hello arrived
-			local = p.hello.localAddr
+			local = h.exchange.LocalAddr
 		}
-		h.Own, h.Peer = netip.AddrPortFrom(local, ref.LocalPort()), to.Dst
+		m.Own, m.Peer = netip.AddrPortFrom(local, listen.LocalPort()), to.Dst
 	}
-	return h
+	return m
 }
 
 // announcesSpray reports whether the hello to send announces that this host puts sprayed flows in order. If so, the current session accepts them
 // from now on. The caller holds mu.
-func (p *Peer) announcesSpray() bool {
-	keys := p.controlKeys()
+func (h *hellos) announcesSpray() bool {
+	p := h.peer
+	keys := p.sessions.controlKeys()
 	return p.dev.spreading.Load().spray != config.SprayOff && keys != nil && p.dev.engine.AnnounceStreams(keys)
 }
 
-// handleHello processes a received hello, nil for none. It answers if the peer requests that, or if the local hello has
+// handle processes a received hello, nil for none. It answers if the peer requests that, or if the local hello has
 // changed since it was last sent. The caller holds mu.
-func (p *Peer) handleHello(m *pendingHello, now int64) {
-	if p.path.roams.due.Load() {
-		p.requests.hellos.putBack(m)
-		p.answerWaitingHello(now)
+func (h *hellos) handle(m *hello.Pending, now int64) {
+	if h.peer.location.roams.Due() { // at most one answer for each hello that waits for a round
+		h.queue.PutBack(m)
+		if h.exchange.Ropewalk && h.queue.Answer() {
+			h.send(now)
+		}
 		return
 	}
 	requested := false
 	if m != nil {
-		requested = p.receiveHello(m)
-		p.quantum.offer(now)
+		requested = h.receive(m)
+		h.peer.quantum.offer(now)
 	}
-	if p.hello.ropewalk && (requested || p.localHelloChanged()) {
-		p.sendHello(now)
-	}
-}
-
-// answerWaitingHello answers the hello that waits for a round, at most once. The caller holds mu.
-func (p *Peer) answerWaitingHello(now int64) {
-	q := &p.requests.hellos
-	m := q.last.Load()
-	if m == nil || m.hello.NoReply || !p.hello.ropewalk {
+	if !h.exchange.Ropewalk {
 		return
 	}
-	answered := *m
-	answered.hello.NoReply = true
-	if q.last.CompareAndSwap(m, &answered) { // else a newer one has its own task
-		p.sendHello(now)
+	if local := h.local(); requested || h.exchange.Differs(&local) {
+		h.send(now)
 	}
 }
 
-// receiveHello stores a hello, and reports whether to answer it. The first hello of a session starts a round of queries.
-// So does one from a peer that no longer hears us, because it was restarted. The caller holds mu.
-func (p *Peer) receiveHello(m *pendingHello) (requested bool) {
-	x := &p.hello
-	if m.from.Dst.Addr() != p.path.proven { // the plans of both sides are for the path to another host, or another host's
-		unplanned := *m // a lane may be reading m
-		unplanned.hello.Plan, unplanned.planned = nil, false
-		m = &unplanned
+// receive stores a hello, and reports whether to answer it. The first hello of a session starts a
+// round of queries. A hello from a peer that no longer hears us also starts one: the peer was
+// restarted. The caller holds mu.
+func (h *hellos) receive(m *hello.Pending) (requested bool) {
+	p, x := h.peer, &h.exchange
+	if m.From.Dst.Addr() != p.location.proven { // the plans of both sides are for the path to another host, or another host's
+		m = m.Unplanned()
 	}
-	lost := x.receive(m.hello, p.findNAT(m))
-	x.localAddr = m.from.Src
-	p.quantum.machine.Load().SetOffers(x.offers())
-	if m.planned {
-		x.plan = m.plan
+	lost := x.Receive(m.Hello, hello.FindNAT(m, p.dev.outer.localPort(), p.dev.outer.spreadPorts()))
+	x.LocalAddr = m.From.Src
+	p.quantum.machine.Load().SetOffers(x.Offers())
+	if m.Planned {
+		x.Plan = m.Plan
 	}
 	switch {
-	case x.nat != nil: // no spread through a NAT, and other peers may share its address
-		p.dev.selection.plan(p, netip.Addr{}, nil)
-	case m.planned:
-		p.dev.selection.plan(p, m.from.Dst.Addr(), m.plan) // before the peer learns the plan
+	case x.NAT != nil: // no spread through a NAT, and other peers may share its address
+		p.dev.outer.selection.Plan(p, netip.Addr{}, nil)
+	case m.Planned:
+		p.dev.outer.selection.Plan(p, m.From.Dst.Addr(), m.Plan) // before the peer learns the plan
 	}
-	p.updateGathered()
-	p.setListenEndpoint(m)
-	if m.source {
+	h.updateGathered()
+	h.setListenEndpoint(m)
+	if m.Source {
 		p.engine.Heard.Store(true) // after its ports are stored: the peer begins to use them when it learns this
 	}
-	p.updateSpread()
-	p.updatePathMTU(p.dev.clock())
-	return lost || !m.hello.NoReply
-}
-
-// localHelloChanged reports whether the hello to send differs from the last one sent. The caller holds mu.
-func (p *Peer) localHelloChanged() bool {
-	h := p.localHello()
-	return !bytes.Equal(p.hello.sent, wire.AppendHello(nil, &h))
+	p.spread.update()
+	p.mtu.update(p.dev.clock())
+	return lost || !m.Hello.NoReply
 }
 
 // updateGathered sets the source ports from which the peer may send without roaming. The caller holds mu.
-func (p *Peer) updateGathered() {
-	x := &p.hello
-	ports := x.remotePorts()
-	p.engine.SendsHellos.Store(x.remote != noHello)
-	if x.remote == noHello && p.dev.spreading.Load().mode == config.SpreadOn {
-		ports = p.dev.spreadPorts() // both ends use the same range, as with `spread attach`
+func (h *hellos) updateGathered() {
+	p, x := h.peer, &h.exchange
+	ports := x.Ports()
+	p.engine.SendsHellos.Store(x.Remote != hello.None)
+	if x.Remote == hello.None && p.dev.spreading.Load().mode == config.SpreadOn {
+		ports = p.dev.outer.spreadPorts() // both ends use the same range, as with `spread attach`
 	}
-	if ports.Len() == 0 || x.nat != nil {
+	if ports.Len() == 0 || x.NAT != nil {
 		p.engine.Gathered.Store(nil)
 		return
 	}
@@ -350,15 +295,47 @@ func (p *Peer) updateGathered() {
 
 // setListenEndpoint sets the endpoint to the peer's listen port: the sender of a hello from that port. It corrects an
 // endpoint that was learnt from data which arrived from a source port before the hello. The caller holds mu.
-func (p *Peer) setListenEndpoint(m *pendingHello) {
-	to, port := p.engine.Endpoint.Load(), m.hello.Own.Port()
+func (h *hellos) setListenEndpoint(m *hello.Pending) {
+	p := h.peer
+	to, port := p.engine.Endpoint.Load(), m.Hello.Own.Port()
 	switch {
-	case to == nil || *to == m.from:
-	case !m.fromSource():
-		p.moveEndpoint(m.from)
-	case p.hello.nat == nil && port != 0 && to.Dst.Port() != port && m.ports().Contains(to.Dst.Port()):
+	case to == nil || *to == m.From:
+	case !m.FromSource():
+		p.location.move(m.From)
+	case h.exchange.NAT == nil && port != 0 && to.Dst.Port() != port && m.Ports().Contains(to.Dst.Port()):
 		p.engine.Endpoint.CompareAndSwap(to, &underlay.Endpoint{
 			Dst: netip.AddrPortFrom(to.Dst.Addr(), port), Scope: to.Scope, Src: to.Src,
 		})
 	}
+}
+
+// save returns the result of the exchange, nil if there is no session and none that is being renewed. The caller holds mu.
+func (h *hellos) save() *HelloResult {
+	p, x := h.peer, &h.exchange
+	if !p.sessions.has() && !p.dev.renewals.Concerns(p) {
+		return nil
+	}
+	s := &HelloResult{Ropewalk: x.Ropewalk, LocalAddr: x.LocalAddr, Heard: p.engine.Heard.Load(), Plan: x.Plan, Blocked: p.spread.report.Blocked}
+	if x.Remote != hello.None && x.NAT == nil {
+		s.Hello = wire.AppendHello(nil, x.Remote)
+	}
+	return s
+}
+
+// restore is the inverse of save. The caller holds mu.
+func (h *hellos) restore(s *HelloResult) {
+	p, x := h.peer, &h.exchange
+	if m := new(wire.Hello); len(s.Hello) > 0 && wire.ParseHello(s.Hello, m) == nil {
+		x.Remote = m
+		p.quantum.machine.Load().SetOffers(x.Offers())
+	}
+	x.Ropewalk, x.LocalAddr, x.Plan = s.Ropewalk, s.LocalAddr, s.Plan
+	if to := p.engine.Endpoint.Load(); to != nil && len(s.Plan) > 0 {
+		p.location.proven = to.Dst.Addr()
+		p.dev.outer.selection.Plan(p, to.Dst.Addr(), s.Plan)
+	}
+	h.updateGathered()
+	p.engine.Heard.Store(s.Heard)
+	p.spread.update()
+	p.probing.resumeBlocked(s.Blocked)
 }

@@ -78,41 +78,44 @@ type loopLookup struct {
 const loopLookupLifetime = int64(5 * time.Minute)
 
 // checkLoop looks up whether the route to an endpoint leads into the tunnel, if that is not known. The caller holds mu.
-func (p *Peer) checkLoop(to *underlay.Endpoint) {
+func (l *location) checkLoop(to *underlay.Endpoint) {
+	p := l.peer
 	d, now := p.dev, p.dev.clock()
 	if d.cfg.Loops == nil {
 		return
 	}
-	next := loopLookup{to, d.localPort(), d.mark.Load(), d.loops.generation.Load(), p.path.looked.until}
-	if next == p.path.looked && now < next.until {
+	next := loopLookup{to, d.outer.localPort(), d.mark.Load(), d.loops.generation.Load(), l.looked.until}
+	if next == l.looked && now < next.until {
 		return
 	}
 	loops, err := d.cfg.Loops(to, next.port, next.mark)
 	if err != nil {
 		return
 	}
-	p.setLoop(to, loops)
+	l.setLoop(to, loops)
 	next.until = now + loopLookupLifetime
-	p.path.looked = next
+	l.looked = next
 }
 
 // setLoop notes whether the route to an endpoint leads into the tunnel. The caller holds mu.
-func (p *Peer) setLoop(to *underlay.Endpoint, loops bool) {
+func (l *location) setLoop(to *underlay.Endpoint, loops bool) {
+	p := l.peer
 	var next underlay.Destination
 	if loops {
 		next = to.Destination()
 	}
-	before := p.path.loop
+	before := l.loop
 	if next == before {
 		return
 	}
-	p.path.loop, p.path.looked = next, loopLookup{}
-	p.dev.loops.replace(&p.dev.port, before, next)
-	p.logLoop(to, loops)
+	l.loop, l.looked = next, loopLookup{}
+	p.dev.loops.replace(&p.dev.outer.port, before, next)
+	l.logLoop(to, loops)
 }
 
 // logLoop logs that the route to an endpoint leads into the tunnel now, or does not any more.
-func (p *Peer) logLoop(to *underlay.Endpoint, loops bool) {
+func (l *location) logLoop(to *underlay.Endpoint, loops bool) {
+	p := l.peer
 	level, limit := slog.LevelInfo, &p.dev.loops.ended
 	if loops {
 		level, limit = slog.LevelWarn, &p.dev.loops.began
@@ -129,10 +132,11 @@ func (p *Peer) logLoop(to *underlay.Endpoint, loops bool) {
 }
 
 // isLooping reports whether the route to the peer leads into the tunnel, as far as it was looked up. The caller holds mu.
-func (p *Peer) isLooping() bool { return p.path.loop != underlay.Destination{} }
+func (l *location) isLooping() bool { return l.loop != underlay.Destination{} }
 
 // forgetLoop is called when the peer stops. The caller holds mu.
-func (p *Peer) forgetLoop() {
-	p.dev.loops.replace(&p.dev.port, p.path.loop, underlay.Destination{})
-	p.path.loop, p.path.looked = underlay.Destination{}, loopLookup{}
+func (l *location) forgetLoop() {
+	p := l.peer
+	p.dev.loops.replace(&p.dev.outer.port, l.loop, underlay.Destination{})
+	l.loop, l.looked = underlay.Destination{}, loopLookup{}
 }

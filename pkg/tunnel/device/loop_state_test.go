@@ -28,13 +28,13 @@ func TestNewPortHearsOfEachLoop(t *testing.T) {
 	next := underlay.Destination{Addr: netip.MustParseAddr("192.0.2.2")}
 	for range 20_000 {
 		d, port := &Device{}, &loopPort{}
-		d.loops.attach(&d.port, &portRef{&loopPort{}})
-		d.loops.replace(&d.port, underlay.Destination{}, old)
+		d.loops.attach(&d.outer.port, &portRef{&loopPort{}})
+		d.loops.replace(&d.outer.port, underlay.Destination{}, old)
 		var wg sync.WaitGroup
 		start := make(chan struct{})
 		for _, f := range []func(){
-			func() { d.loops.replace(&d.port, old, next) },
-			func() { d.loops.attach(&d.port, &portRef{port}) },
+			func() { d.loops.replace(&d.outer.port, old, next) },
+			func() { d.loops.attach(&d.outer.port, &portRef{port}) },
 		} {
 			wg.Go(func() {
 				<-start
@@ -53,12 +53,12 @@ func TestNewPortHearsOfEachLoop(t *testing.T) {
 func TestLoopsWithoutPortReachTheNext(t *testing.T) {
 	d, port := &Device{}, &loopPort{}
 	ends, begins := underlay.Destination{Addr: netip.MustParseAddr("192.0.2.1")}, underlay.Destination{Addr: netip.MustParseAddr("192.0.2.2")}
-	d.loops.attach(&d.port, &portRef{&loopPort{}})
-	d.loops.replace(&d.port, underlay.Destination{}, ends)
-	d.port.Store(nil)
-	d.loops.replace(&d.port, ends, underlay.Destination{})
-	d.loops.replace(&d.port, underlay.Destination{}, begins)
-	d.loops.attach(&d.port, &portRef{port})
+	d.loops.attach(&d.outer.port, &portRef{&loopPort{}})
+	d.loops.replace(&d.outer.port, underlay.Destination{}, ends)
+	d.outer.port.Store(nil)
+	d.loops.replace(&d.outer.port, ends, underlay.Destination{})
+	d.loops.replace(&d.outer.port, underlay.Destination{}, begins)
+	d.loops.attach(&d.outer.port, &portRef{port})
 	if port.loops.IsLoop(endpointAt(ends)) || !port.loops.IsLoop(endpointAt(begins)) {
 		t.Error("the new port does not know the loops")
 	}

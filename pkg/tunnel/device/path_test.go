@@ -27,7 +27,7 @@ func TestRouteChangeClearsPeerSourceAddresses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := d.addPeer(key.Public())
+		p := d.peers.add(key.Public())
 		p.engine.Endpoint.Store(&at)
 		peers = append(peers, p)
 	}
@@ -35,7 +35,7 @@ func TestRouteChangeClearsPeerSourceAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nowhere := d.addPeer(key.Public())
+	nowhere := d.peers.add(key.Public())
 	d.RoutesChanged()
 	for i, p := range peers {
 		want := underlay.Endpoint{Dst: pinned[i].Dst, Scope: pinned[i].Scope}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/probe"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
@@ -43,46 +44,6 @@ const (
 	lookUpShare = int64(time.Millisecond)
 )
 
-// icmpCounters counts the ICMP errors that report a path MTU.
-type icmpCounters struct{ believed, ignored atomic.Uint64 }
-
-func (c *icmpCounters) snapshot() config.ICMPErrorCounts {
-	return config.ICMPErrorCounts{Believed: c.believed.Load(), Ignored: c.ignored.Load()}
-}
-
-// configureFragments permits or forbids fragments of outer packets; nil leaves the setting unchanged. The caller holds mu.
-func (d *Device) configureFragments(permitted *config.OnOff) {
-	if permitted == nil || d.fragments.Swap(bool(*permitted)) == bool(*permitted) {
-		return
-	}
-	port := d.port.Load()
-	if port == nil {
-		return
-	}
-	if err := port.SetFragments(bool(*permitted)); err != nil {
-		d.log.Warn("changing the Don't Fragment option of some sockets failed, they handle large packets as before until the interface goes down and up",
-			"outer_fragments", permitted, "error", err)
-	}
-	for _, p := range d.peers {
-		p.mu.Lock()
-		p.applyPathMTU()
-		p.mu.Unlock()
-	}
-}
-
-// sendsFragments reports whether outer packets may be fragmented: then only probes limit their size.
-func (d *Device) sendsFragments() bool {
-	port := d.port.Load()
-	return port == nil || !port.Features().DontFragment
-}
-
-// TooBig implements engine.SlowPath: the host refused a packet of that size. The network device's MTU has shrunk, there is another route, or
-// IPsec needs room.
-func (p *Peer) TooBig(size int) {
-	storeMin(&p.requests.refused, uint64(size))
-	p.requestRoute()
-}
-
 // storeMin stores the smaller of a and n. Zero stands for nothing.
 func storeMin(a *atomic.Uint64, n uint64) {
 	for {
@@ -93,15 +54,13 @@ func storeMin(a *atomic.Uint64, n uint64) {
 	}
 }
 
-// requestRoute has the route to the peer looked up. It needs no lock.
-func (p *Peer) requestRoute() { p.post(taskRoute) }
-
-// lookUpRoute looks up the route to a peer with a session, or whose route leads into the tunnel, unless it has just done so: then the timer does. The caller holds
-// mu.
-func (p *Peer) lookUpRoute(now int64) {
-	k, to := &p.mtu.known, p.engine.Endpoint.Load()
+// lookUpRoute looks up the route to a peer with a session, or whose route leads into the tunnel. If
+// it has just done that, the timer calls it again. The caller holds mu.
+func (m *pathMTU) lookUpRoute(now int64) {
+	p := m.peer
+	k, to := &m.known, p.engine.Endpoint.Load()
 	k.waits = false
-	if to == nil || p.dev.cfg.Route == nil || !p.engine.Current.Load().Usable(now) && !p.isLooping() {
+	if to == nil || p.dev.cfg.Route == nil || !p.engine.Current.Load().Usable(now) && !p.location.isLooping() {
 		return
 	}
 	if now >= k.lookUpAt && k.turn == 0 {
@@ -112,14 +71,14 @@ func (p *Peer) lookUpRoute(now int64) {
 		return
 	}
 	k.turn, k.lookUpAt = 0, now+lookUpPause
-	p.updatePathMTU(now) // for the overhead
-	r := p.route(to)
-	p.checkLoop(p.engine.Endpoint.Load())
-	p.setRoute(r)
-	if size := int(p.requests.refused.Swap(0)); size > 0 && !p.isLooping() {
-		k.refuse(int32(size+p.mtu.overhead-wire.DataOverhead), now)
+	m.update(now) // for the overhead
+	r := m.lookUp(to)
+	p.location.checkLoop(p.engine.Endpoint.Load())
+	m.setRoute(r)
+	if size := int(m.refused.Swap(0)); size > 0 && !p.location.isLooping() {
+		k.refuse(int32(size+m.overhead-wire.DataOverhead), now)
 	}
-	p.updatePathMTU(now)
+	m.update(now)
 }
 
 // lookUpTurns gives the peers turns for lookups of their routes.
@@ -141,33 +100,35 @@ func (l *lookUpTurns) reserve(now int64) (at int64) {
 
 // setRoute applies the route. What routers and the host reported on another one no longer holds, and the search begins again. The caller holds
 // mu.
-func (p *Peer) setRoute(r Route) {
-	k := &p.mtu.known
+func (m *pathMTU) setRoute(r Route) {
+	p := m.peer
+	k := &m.known
 	if r.Hops != "" {
 		if k.hops != "" && k.hops != r.Hops {
 			k.reported = 0
-			p.requests.reported.Store(0)
+			m.reported.Store(0)
 			p.probing.stop()
 		}
 		k.hops = r.Hops
 	}
-	if p.isLooping() {
+	if p.location.isLooping() {
 		r.MTU = 0 // the tunnel's own
 	}
-	p.setRouteMTU(int32(r.MTU))
+	m.setRouteMTU(int32(r.MTU))
 }
 
 // setRouteMTU applies the MTU of the route. Refusals on the route before no longer hold, and the search begins again: the new path may carry
 // more. The caller holds mu.
-func (p *Peer) setRouteMTU(mtu int32) {
-	k := &p.mtu.known
+func (m *pathMTU) setRouteMTU(mtu int32) {
+	p := m.peer
+	k := &m.known
 	if k.route == mtu {
 		return
 	}
 	if k.byHost {
 		k.reported = 0
 	}
-	if port := p.dev.port.Load(); port != nil && k.route != 0 && mtu > k.route {
+	if port := p.dev.outer.port.Load(); port != nil && k.route != 0 && mtu > k.route {
 		port.RoutesChanged()
 	}
 	if k.route != 0 && mtu != 0 {
@@ -198,31 +159,32 @@ func (k *pathLimits) refute(size, path int) {
 	}
 }
 
-// runPathLimits does what is due. The caller holds mu.
-func (p *Peer) runPathLimits(now int64) {
-	k := &p.mtu.known
+// runTimer does what is due. The caller holds mu.
+func (m *pathMTU) runTimer(now int64) {
+	k := &m.known
 	if k.waits && now >= k.lookUpAt {
-		p.lookUpRoute(now)
+		m.lookUpRoute(now)
 	}
 	if k.reported != 0 && now >= k.until {
 		k.reported = 0
-		p.applyPathMTU()
+		m.apply()
 	}
 }
 
-// onTooBig takes an ICMP error. Any goroutine may call it.
-func (d *Device) onTooBig(m *toobig.Message) {
-	if p := d.senderOf(m); p != nil && !d.isOwnError(m) {
-		d.icmpCounts.believed.Add(1)
-		storeMin(&p.requests.reported, uint64(reportedSize(m))<<16|uint64(m.From.Port()))
+// accept takes an ICMP error. Any goroutine may call it.
+func (x *icmpErrors) accept(m *toobig.Message) {
+	if p := x.senderOf(m); p != nil && !x.isOwnError(m) {
+		x.counts.believed.Add(1)
+		storeMin(&p.mtu.reported, uint64(reportedSize(m))<<16|uint64(m.From.Port()))
 		p.post(taskProbe)
 		return
 	}
-	d.icmpCounts.ignored.Add(1)
+	x.counts.ignored.Add(1)
 }
 
 // isOwnError reports whether this host made an ICMP error: it says nothing about the path. In a routing loop the tunnel and the kernel make many.
-func (d *Device) isOwnError(m *toobig.Message) bool {
+func (x *icmpErrors) isOwnError(m *toobig.Message) bool {
+	d := x.dev
 	return d.cfg.OwnError != nil && d.cfg.OwnError(m)
 }
 
@@ -242,7 +204,8 @@ func reportedSize(m *toobig.Message) int {
 // senderOf returns the peer to which this device sent the packet that m quotes, or nil. m must quote a data message of a present session,
 // since an attacker off the path cannot know the receiver index (RFC 8201, section 6). Reports of less than the minimum MTU of IPv6 are
 // discarded (section 4).
-func (d *Device) senderOf(m *toobig.Message) *Peer {
+func (x *icmpErrors) senderOf(m *toobig.Message) *Peer {
+	d := x.dev
 	if m.MTU >= m.Size || len(m.Payload) < wire.DataHeaderLen || m.To.Addr().Is6() && m.MTU < probe.BaseSize {
 		return nil
 	}
@@ -250,12 +213,19 @@ func (d *Device) senderOf(m *toobig.Message) *Peer {
 		return nil
 	}
 	receiver, counter := binary.LittleEndian.Uint32(m.Payload[4:]), binary.LittleEndian.Uint64(m.Payload[8:])
-	for _, p := range d.atEndpoint.peers(d, m.To) {
-		if p.hasSent(receiver, counter) {
+	for _, p := range x.index.peers(d, m.To) {
+		if p.sessions.hasSent(receiver, counter) {
 			return p
 		}
 	}
 	return nil
+}
+
+// icmpErrors takes the ICMP errors that report a path MTU. It is safe for concurrent use.
+type icmpErrors struct {
+	dev    *Device
+	index  endpointIndex
+	counts icmpCounters
 }
 
 // endpointIndex finds the peers at an endpoint. Anybody can send ICMP errors, so an error must not cost a search of all peers. The index is
@@ -273,7 +243,7 @@ func (x *endpointIndex) peers(d *Device, endpoint netip.AddrPort) []*Peer {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.index == nil {
-		x.index = d.peersByEndpoint()
+		x.index = d.peers.byEndpoint()
 		time.AfterFunc(indexLifetime, x.discard)
 	}
 	return x.index[endpoint]
@@ -285,40 +255,23 @@ func (x *endpointIndex) discard() {
 	x.index = nil
 }
 
-func (d *Device) peersByEndpoint() map[netip.AddrPort][]*Peer {
-	d.peersMu.RLock()
-	defer d.peersMu.RUnlock()
-	all := make(map[netip.AddrPort][]*Peer, len(d.peers))
-	for _, p := range d.peers {
-		if to := p.engine.Endpoint.Load(); to != nil {
-			all[to.Dst] = append(all[to.Dst], p)
-		}
-	}
-	return all
-}
-
-// hasSent reports whether a message with this header was sent to the peer in the present session.
-func (p *Peer) hasSent(receiver uint32, counter uint64) bool {
-	keys := p.engine.Current.Load()
-	return keys != nil && keys.Remote() == receiver && keys.HasSent(counter)
-}
-
 // takeReported applies the size of an ICMP error. The caller holds mu.
-func (p *Peer) takeReported(now int64) {
-	r := p.requests.reported.Swap(0)
+func (m *pathMTU) takeReported(now int64) {
+	p := m.peer
+	r := m.reported.Swap(0)
 	if r == 0 {
 		return
 	}
-	path := p.pathOf(uint16(r))
-	p.mtu.known.report(pathLimits{reported: int32(r >> 16), path: int16(path), until: now + reportLifetime}, now)
-	p.updatePathMTU(now)
+	path := m.pathOf(uint16(r))
+	m.known.report(pathLimits{reported: int32(r >> 16), path: int16(path), until: now + reportLifetime}, now)
+	m.update(now)
 	if p.probing.active() {
 		p.probing.Confirm(now, path)
 	}
 }
 
 // pathOf returns the number that the prober gives the path from a source port: 0 for the listen port. The caller holds mu.
-func (p *Peer) pathOf(port uint16) int { return 1 + slices.Index(p.probedPorts(), port) }
+func (m *pathMTU) pathOf(port uint16) int { return 1 + slices.Index(m.peer.probing.ports(), port) }
 
 // apply lowers the limit of probes, and says how it is known. A search without a limit stays visible, also if the route has one.
 func (k *pathLimits) apply(limit int, state config.PathMTUState) (int, config.PathMTUState) {
@@ -341,19 +294,19 @@ func (k *pathLimits) apply(limit int, state config.PathMTUState) (int, config.Pa
 	return limit, state
 }
 
-// forgetPathLimits discards what was known without probes: the path is another one. A reserved turn is kept: a peer that roams with every
+// forget discards what was known without probes: the path is another one. A reserved turn is kept: a peer that roams with every
 // message would take one each time, and all others would wait for them. The caller holds mu.
-func (p *Peer) forgetPathLimits() {
-	turn := p.mtu.known.turn
-	p.mtu.known = pathLimits{turn: turn, lookUpAt: turn}
-	p.forgetReports()
+func (m *pathMTU) forget() {
+	turn := m.known.turn
+	m.known = pathLimits{turn: turn, lookUpAt: turn}
+	m.forgetReports()
 }
 
 // forgetReports discards what waits to be applied, and is about another endpoint. The caller holds mu.
-func (p *Peer) forgetReports() {
-	p.mtu.known.from = nil
-	p.requests.reported.Store(0)
-	p.requests.refused.Store(0)
+func (m *pathMTU) forgetReports() {
+	m.known.from = nil
+	m.reported.Store(0)
+	m.refused.Store(0)
 }
 
 // next returns when there is something to do, 0 for never.
@@ -365,4 +318,44 @@ func (k *pathLimits) next() int64 {
 		return k.until
 	}
 	return 0
+}
+
+// Route is a route to an endpoint.
+type Route struct {
+	MTU   int    // bytes, 0 if unknown
+	Links []int  // interface indexes of the next hops of packets with the endpoint's source address; nil if the host does not have it
+	Hops  string // another text is another route; empty if unknown
+}
+
+// sourceRoute is how packets from a source address left when that was last looked up.
+type sourceRoute struct {
+	src   netip.Addr
+	links []int
+}
+
+// lookUp looks up the route to the peer. If packets from the peer's source address leave by other links than before, routing chooses the
+// address again, as in the in-kernel WireGuard (send4, drivers/net/wireguard/socket.c). The caller holds mu.
+func (m *pathMTU) lookUp(to *underlay.Endpoint) Route {
+	p := m.peer
+	k := &m.known
+	r := p.dev.outer.routeTo(to)
+	switch {
+	case !to.Src.IsValid():
+		k.from = nil
+	case k.from == nil || k.from.src != to.Src:
+		k.from = &sourceRoute{to.Src, r.Links}
+	case !slices.Equal(k.from.links, r.Links):
+		k.from = nil
+		p.location.clearSource()
+		r = p.dev.outer.routeTo(p.engine.Endpoint.Load())
+	}
+	return r
+}
+
+// sourceRouteKnown reports whether the next lookup finds out if packets from the peer's source address leave by other links. The caller
+// holds mu.
+func (m *pathMTU) sourceRouteKnown(now int64) bool {
+	p := m.peer
+	to, from := p.engine.Endpoint.Load(), m.known.from
+	return to != nil && from != nil && from.src == to.Src && p.engine.Current.Load().Usable(now)
 }

@@ -6,60 +6,61 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
-	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
-	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pqexchange"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/endpoint"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/hello"
 )
 
-var _ engine.SlowPath = (*Peer)(nil)
+var (
+	_ engine.SlowPath = (*Peer)(nil)
+	_ peer.Waker      = (*Peer)(nil)
+)
 
-// Peer is the slow path of a peer: handshakes, timers, staged packets and hellos. Lanes call its engine.SlowPath methods.
+// Peer is the slow path of a peer. It connects the parts of the peer with each other, with the
+// device and with the lanes, which call its engine.SlowPath methods.
 type Peer struct {
-	dev    *Device
-	key    noise.PublicKey
-	engine *engine.Peer
-	name   atomic.Pointer[string] // for people, nil for none; written under mu
+	dev       *Device
+	key       noise.PublicKey
+	engine    *engine.Peer
+	name      atomic.Pointer[string] // for people, nil for none; written under mu
+	tasks     atomic.Uint32          // waiting tasks, as bits; the peer is in Device.tasks while not zero
+	lastRekey atomic.Int64           // when a lane last requested a rekey
 
-	requests    laneRequests
+	mu       sync.Mutex // guards the fields below, and the parts of the peer unless they say otherwise
+	running  bool       // the device is up and the peer is configured
+	removed  bool       // from the configuration: lanes and workers may still know the peer
+	timers   timerState
+	handover handoverState
+
+	handshake   handshakes
+	sessions    sessions
+	staged      stagedQueue // guarded by Device.staged alone: lanes use it
+	hello       hellos
+	quantum     quantum
+	location    location
+	spread      peerSpread
+	probing     probing
+	mtu         pathMTU
 	reflections reflections
-
-	mu        sync.Mutex // guards all fields below
-	running   bool       // the device is up and the peer is configured
-	removed   bool       // from the configuration: lanes and workers may still know the peer
-	handshake handshakeState
-	sessions  keypairs
-	staged    stagedQueue // guarded by Device.staged alone: lanes use it
-	timers    timerState
-	hello     helloExchange
-	path      pathState
-	probing   probing
-	mtu       pathMTUState
-	echo      *echoState // nil before the first ProbePeer
-	handover  handoverState
-	renewal   pace.Turn // guarded by Device.renewals
-	quantum   quantum
 }
 
-// laneRequests holds what lanes and timers have requested from a worker. It is safe for concurrent use.
-type laneRequests struct {
-	tasks            atomic.Uint32                   // waiting tasks, as bits; the peer is in Device.tasks while not zero
-	sendGroup        atomic.Bool                     // taskSendGroup was posted since the port was opened
-	confirmedKeys    atomic.Pointer[session.Keypair] // the key pair of taskConfirm, which a lane may have published; see Peer.confirm
-	lastRekeyRequest atomic.Int64                    // when a lane last requested a rekey
-	hellos           helloQueue
-	probes           probeQueue
-	reported         atomic.Uint64 // the size of an ICMP error in bytes, and in the low 16 bits the quoted source port; 0 for none
-	replies          pace.Rate     // responses and cookie replies in the reserved share
-	refused          atomic.Uint64 // the size in bytes of a message that the host refused, 0 for none
+// newPeer returns a peer of a device. It does not run.
+func newPeer(d *Device, key noise.PublicKey) *Peer {
+	p := &Peer{dev: d, key: key}
+	p.handshake.peer, p.sessions.peer, p.staged.peer, p.hello.peer, p.quantum.peer = p, p, p, p, p
+	p.location.peer, p.spread.peer, p.probing.peer, p.mtu.peer = p, p, p, p
+	p.hello.exchange.Reset(nil)
+	return p
 }
 
 // Format prints the public key for every verb: a Peer holds secrets.
@@ -67,176 +68,6 @@ func (p *Peer) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "peer "+p.
 
 // LogValue logs the public key.
 func (p *Peer) LogValue() slog.Value { return slog.StringValue(p.key.String()) }
-
-// rekeyPause is the minimum time, in ns, between two rekey requests that reach a worker. Lanes request a due rekey with every
-// train until it is done.
-const rekeyPause = int64(50 * time.Millisecond)
-
-// Rekey implements engine.SlowPath.
-func (p *Peer) Rekey() {
-	now, last := p.dev.clock(), p.requests.lastRekeyRequest.Load()
-	if last == 0 || now-last >= rekeyPause {
-		p.requests.lastRekeyRequest.Store(now)
-		p.post(taskHandshake)
-	}
-}
-
-// Confirm implements engine.SlowPath. It lets lanes send with the key pair at once if it can. The host may answer before a worker runs,
-// and a restarted peer may have lost the previous session. A worker does the rest. It also sends the packets that are staged: until then
-// there is no current session, and answers are staged behind them.
-func (p *Peer) Confirm(keys *session.Keypair) {
-	if p.engine.Current.Load() == keys { // a worker has not run since the last call
-		return
-	}
-	if p.confirm(keys) {
-		p.post(taskConfirm)
-	}
-}
-
-// Roam implements engine.SlowPath: an authenticated message came from the endpoint from.
-func (p *Peer) Roam(from underlay.Endpoint) { p.moveEndpoint(from) }
-
-// OnHeard implements engine.SlowPath.
-func (p *Peer) OnHeard() {
-	p.noteChange()
-	p.post(taskHello)
-}
-
-// runTasks runs all posted tasks.
-func (p *Peer) runTasks() {
-	tasks := p.requests.tasks.Swap(0)
-	var m *pendingHello
-	if tasks&taskHello != 0 {
-		m = p.takePendingHello()
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.isUp() {
-		return
-	}
-	if tasks&taskSendGroup != 0 {
-		p.chooseSendGroup()
-	}
-	now := p.dev.clock()
-	var parts []pqexchange.Part
-	if tasks&taskExchange != 0 {
-		parts = p.quantum.takeParts()
-	}
-	p.confirmSession(now) // for every task: a lane may have promoted a key pair since
-	p.runHandshakeTasks(tasks, now)
-	if tasks&taskRoamed != 0 {
-		p.updateGuard()
-		p.followRoam(now)
-	}
-	if tasks&taskHello != 0 {
-		p.handleHello(m, now)
-	}
-	if tasks&taskExchange != 0 {
-		p.quantum.runTask(parts, now)
-	}
-	if tasks&taskProbe != 0 {
-		p.handleProbes(now)
-		p.takeReported(now)
-		p.runProbes(now)
-	}
-	if tasks&taskRoute != 0 {
-		p.lookUpRoute(now)
-	}
-	if tasks&taskTimer != 0 {
-		p.runTimers(now)
-	}
-	p.armTimer(now)
-}
-
-// runHandshakeTasks starts the handshakes that are requested. The caller holds mu.
-func (p *Peer) runHandshakeTasks(tasks uint32, now int64) {
-	if tasks&taskHandshake != 0 && p.sessionNeeded(now) {
-		if p.dev.renewals.Withdraw(p) {
-			p.startRenewal(now)
-		} else {
-			p.initiate(now)
-		}
-	}
-	if tasks&taskRenew != 0 {
-		p.takeTurn(now)
-	}
-}
-
-// runTimers runs the timers that are due. The caller holds mu.
-func (p *Peer) runTimers(now int64) {
-	p.runTimerActions(p.timers.Fire(now, &p.engine.Activity), now)
-	p.runHelloTimer(now)
-	p.quantum.runTimers(now)
-	p.runPathLimits(now)
-	p.runProbes(now)
-	p.followDeferredRoam(now)
-	p.initiateDeferred(now)
-	p.retryHandshake(now)
-}
-
-// sessionNeeded reports whether taskHandshake is still due. A responder's first answer races with the task that confirms
-// its session, which may have provided a fresh one. The caller holds mu.
-func (p *Peer) sessionNeeded(now int64) bool {
-	keys := p.controlKeys()
-	return !keys.Usable(now) || peer.RekeyDue(now, keys.Created(), keys.Initiator(), keys.Sent(), false)
-}
-
-// confirmSession promotes the responder's new key pair if the initiator has used it, and does what follows. The caller holds mu.
-func (p *Peer) confirmSession(now int64) {
-	p.promoteNext()
-	p.releaseExcess()
-	b := p.sessions.confirmed
-	if b == nil {
-		return
-	}
-	p.sessions.confirmed = nil
-	p.handshakeComplete(b, now)
-	if b.signed {
-		p.helloSessionConfirmed(now)
-	}
-}
-
-// runTimerActions runs the actions that the timers request. The caller holds mu.
-func (p *Peer) runTimerActions(a peer.Actions, now int64) {
-	if a.Has(peer.EraseSessions) {
-		p.log().Info("session keys erased after 9 minutes without a handshake, the next packet to the peer starts a handshake", "peer", p.key, "last_handshake", p.handshake.completedAt)
-		p.eraseSessions()
-		p.endAttempt()
-		p.handshake.cookies = nil
-	}
-	if a.Has(peer.GiveUp) {
-		p.dev.handshakeCounts.gaveUp.Add(1)
-		p.log().Info("handshake not answered until the timeout, dropping packets that wait for it: the next packet starts a handshake again", "peer", p.key, "timeout", time.Duration(peer.RekeyAttemptTime).String())
-		p.dropStaged()
-		p.endAttempt()
-		if p.quantum.machine.Load().GiveUp() {
-			p.log().Warn("the peer answers with another post-quantum key than was named, erasing all of them: the next session has none", "peer", p.key)
-		}
-	}
-	if a.Has(peer.ClearSource) {
-		p.clearSource()
-		if p.probing.active() {
-			p.probing.Unanswered()
-		}
-	}
-	if a.Has(peer.SendInitiation) {
-		p.sendInitiation(now)
-	}
-	if a.Has(peer.SendKeepalive) {
-		p.sendKeepalive(now)
-	}
-}
-
-// sendKeepalive sends an empty message, or starts a handshake if there is no session and none will be started by a renewal. The caller
-// holds mu.
-func (p *Peer) sendKeepalive(now int64) {
-	switch keys := p.controlKeys(); {
-	case keys.Usable(now):
-		p.dev.engine.SendKeepalive(p.engine, keys)
-	case !p.dev.renewals.Concerns(p):
-		p.initiate(now)
-	}
-}
 
 // start begins to serve the peer after the interface came up or the peer was added. The caller holds Device.mu.
 func (p *Peer) start() {
@@ -258,24 +89,24 @@ func (p *Peer) isUp() bool {
 // run is start of a peer that does not run. The caller holds mu.
 func (p *Peer) run() {
 	p.running = true
-	p.updateRefusal()
+	p.staged.updateRefusal()
 	p.noteChange()
-	p.resetSendGroup()
-	p.updateGuard()
+	p.spread.resetGroup()
+	p.location.updateGuard()
 	p.timers.SetKeepalive(p.timers.keepalive)
 	p.timers.Start()
-	p.requests.hellos.discard()
-	p.resetHello(errNoSession)
+	p.hello.queue.Discard()
+	p.hello.reset(hello.ErrNoSession)
 	now := p.dev.clock()
 	p.resumeHello(now)
 	if lostAt := p.handover.lostAt; lostAt != 0 && now-lostAt < session.RejectAfterTime {
-		p.renew(now)
+		p.handshake.renew(now)
 	}
 	p.handover.lostAt = 0
 	switch {
 	case p.handshake.remote == nil:
-		p.dropStaged()
-	case p.hasStaged():
+		p.staged.drop()
+	case p.staged.has():
 		p.post(taskHandshake)
 	}
 	p.armTimer(now)
@@ -286,23 +117,140 @@ func (p *Peer) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.running {
-		if now := p.dev.clock(); p.isLive(now) || p.dev.renewals.Concerns(p) {
+		if now := p.dev.clock(); p.sessions.isLive(now) || p.dev.renewals.Concerns(p) {
 			p.handover.lostAt = now
 		}
 	}
 	p.running = false
-	p.updateRefusal()
+	p.staged.updateRefusal()
 	p.noteChange()
 	p.dev.renewals.Leave(p)
-	p.handover.restored, p.timers.retryAt = nil, 0
-	p.path.roams.due.Store(false)
+	p.handover.restored, p.handshake.retryAt = nil, 0
+	p.location.roams.Cancel()
 	p.stopTimer()
 	p.timers.Stop(&p.engine.Activity)
-	p.eraseSessions()
+	p.sessions.erase()
 	p.quantum.machine.Load().Erase()
-	p.forgetPathLimits()
-	p.forgetLoop()
-	p.endAttempt()
-	p.timers.initiateAt = 0
-	p.setGuarded(config.Endpoint{})
+	p.mtu.forget()
+	p.location.forgetLoop()
+	p.handshake.endAttempt()
+	p.handshake.initiateAt = 0
+	p.location.setGuarded(config.Endpoint{})
+}
+
+// log returns the device's log, with the peer's name if it has one.
+func (p *Peer) log() *slog.Logger {
+	if name := p.name.Load(); name != nil {
+		return p.dev.log.With("name", *name)
+	}
+	return p.dev.log
+}
+
+// nameText returns the peer's name, empty for none.
+func (p *Peer) nameText() string {
+	if name := p.name.Load(); name != nil {
+		return *name
+	}
+	return ""
+}
+
+// configureName sets the peer's name; empty removes it.
+func (p *Peer) configureName(name string) {
+	if name == "" {
+		p.name.Store(nil)
+		return
+	}
+	p.name.Store(&name)
+}
+
+// noteSession reports that a session began or that its endpoint changed.
+func (p *Peer) noteSession() {
+	if changed := p.dev.cfg.OnSession; changed != nil {
+		changed()
+	}
+}
+
+// peerName returns the names of a peer. The caller holds mu.
+func (p *Peer) peerName() config.PeerName {
+	return config.PeerName{Name: p.nameText(), EndpointName: p.location.name.String()}
+}
+
+// dropForPeer counts n packets to the peer as dropped.
+func (p *Peer) dropForPeer(why drop.Reason, n int) { p.dev.engine.DropForPeer(p.engine, why, n) }
+
+// requestRoute has the route to the peer looked up. It needs no lock.
+func (p *Peer) requestRoute() { p.post(taskRoute) }
+
+// sendControl sends a hello or a probe from a source.
+func (p *Peer) sendControl(keys *session.Keypair, source int, plain []byte) {
+	p.dev.engine.SendControl(p.engine, keys, engine.ControlMessage{Source: source, Plain: plain})
+}
+
+// noteChange adds the peer to the changed ones. It costs one load unless there is a snapshot.
+func (p *Peer) noteChange() {
+	c := &p.dev.changed
+	if !c.tracking.Load() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.set != nil {
+		c.set[p] = struct{}{}
+	}
+}
+
+// configure applies a change of preshared key, endpoint and keepalive interval.
+func (p *Peer) configure(c *config.Peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.Name != nil {
+		p.configureName(*c.Name)
+	}
+	if c.PresharedKey != nil {
+		p.handshake.psk = *c.PresharedKey
+	}
+	if c.PostQuantum != nil {
+		p.quantum.own = *c.PostQuantum
+		p.quantum.updatePolicy()
+	}
+	if c.Endpoint != nil {
+		at := c.Endpoint.AddrPort
+		to := &underlay.Endpoint{Dst: netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), Scope: c.Endpoint.Scope}
+		p.location.name = endpoint.NewName(c.EndpointName, config.Endpoint{AddrPort: to.Dst, Scope: to.Scope}, p.dev.clock())
+		if p.location.configure(to) {
+			p.hello.renew(true)
+		}
+		if p.running {
+			p.location.updateGuard()
+		}
+	}
+	if c.Keepalive != nil && *c.Keepalive != p.timers.keepalive {
+		p.timers.keepalive = *c.Keepalive
+		if p.running {
+			p.timers.SetKeepalive(p.timers.keepalive)
+			p.armTimer(p.dev.clock())
+		}
+	}
+}
+
+func (p *Peer) status() config.PeerStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := config.PeerStatus{
+		PublicKey:     p.key,
+		Name:          p.nameText(),
+		PresharedKey:  p.handshake.psk,
+		LastHandshake: p.handshake.completedAt,
+		Keepalive:     p.timers.keepalive,
+		AllowedIPs:    p.dev.engine.Routes.Prefixes(p.engine),
+	}
+	if to := p.engine.Endpoint.Load(); to != nil {
+		s.Endpoint = config.Endpoint{AddrPort: to.Dst, Scope: to.Scope}
+	}
+	s.EndpointName = p.location.name.String()
+	s.RxBytes, s.TxBytes = p.engine.Traffic()
+	s.Handshake = p.handshake.report()
+	s.PostQuantum = p.quantum.report(p.dev.clock())
+	s.Spread, s.PathMTU, s.Packets = p.spread.report, p.mtu.report(), config.PeerPackets(p.engine.Packets())
+	return s
 }

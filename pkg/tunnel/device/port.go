@@ -5,79 +5,32 @@ package device
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"syscall"
-	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/sockets"
 )
 
-// applyLinkEvent applies a link event: link up opens the port, link down closes it, as in the in-kernel WireGuard.
-func (d *Device) applyLinkEvent(ev tun.Event) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return
-	}
-	d.linkUp = ev.Up
-	if int64(ev.MTU) != d.mtu.Load() {
-		d.setMTU(ev.MTU)
-	}
-	switch {
-	case ev.Up && !d.up:
-		if err := d.bringUp(d.listenPort, d.mark.Load()); err != nil {
-			d.logPortFailure(err)
-		}
-	case !ev.Up:
-		if d.stopReading() { // before the port closes
-			d.engine.SendWaiting()
-		}
-		if d.up {
-			d.down()
-			d.holdStaged()
-			d.log.Info("interface down, listen port closed and sessions erased")
-		}
-		return
-	}
-	d.readTUN() // also without a port: nothing says when there will be one, so packets are dropped and counted
+// portState is the port, and the sockets of the device on it beyond one per lane.
+type portState struct {
+	dev       *Device
+	port      atomic.Pointer[portRef] // nil while down
+	sources   sockets.Sources
+	groups    sockets.Groups
+	selection sockets.Selection
+	guard     atomic.Pointer[guardRef] // nil while there is none
 }
 
-// stagedHold is the time for which packets stay staged while the link is down. If it goes down and up at once, lanes may stage packets of the
-// new link before the device knows of either.
-const stagedHold = time.Second
+// portRef boxes the interface for atomic.Pointer.
+type portRef struct{ underlay.Port }
 
-// holdStaged drops all staged packets after stagedHold, if there is no port then. The caller holds mu.
-func (d *Device) holdStaged() {
-	if d.expiry != nil {
-		d.expiry.Stop()
-	}
-	d.expiry = time.AfterFunc(stagedHold, func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if !d.up {
-			d.dropStaged()
-		}
-	})
-}
-
-// setMTU applies a new MTU of the TUN. The caller holds mu.
-func (d *Device) setMTU(mtu int) {
-	d.mtu.Store(int64(mtu))
-	d.engine.SetMTU(mtu)
-	if !d.up { // no peer runs
-		return
-	}
-	for _, p := range d.peers {
-		p.mu.Lock()
-		p.updatePathMTU(d.clock())
-		p.armTimer(d.clock())
-		p.mu.Unlock()
-	}
-}
-
-// logPortFailure logs that the interface is up without a port.
-func (d *Device) logPortFailure(err error) {
+// logFailure logs that the interface is up without a port.
+func (o *portState) logFailure(err error) {
+	d := o.dev
 	d.log.Error("opening the listen port failed, no traffic until the port is set again or the interface goes down and up",
 		"port", d.listenPort, "hint", portHint(err), "error", err)
 }
@@ -95,10 +48,11 @@ func portHint(err error) string {
 
 // bringUp opens the port and starts all peers. After an error the present listen port stays reserved, unless another program has it. The caller
 // holds mu.
-func (d *Device) bringUp(listen uint16, mark uint32) error {
-	port, err := d.openPort(listen, mark)
+func (o *portState) bringUp(listen uint16, mark uint32) error {
+	d := o.dev
+	port, err := o.open(listen, mark)
 	if err == nil {
-		err = d.attachPort(port)
+		err = o.attach(port)
 	}
 	if err != nil {
 		_ = d.cfg.ReservePort(d.listenPort)
@@ -106,55 +60,17 @@ func (d *Device) bringUp(listen uint16, mark uint32) error {
 	}
 	d.up = true
 	d.log.Info("interface up", "port", port.LocalPort())
-	d.startPeers()
-	d.sharePeers()
+	d.peers.start()
+	o.share()
 	return nil
 }
 
-// startPeers starts all peers, those that had a session first: with many peers the rest takes long. A peer with traffic does not wait for its
-// turn (Peer.isUp). The caller holds mu.
-func (d *Device) startPeers() {
-	d.starting.Store(true)
-	defer d.starting.Store(false)
-	d.readTUN()
-	for _, key := range d.startFirst {
-		if p := d.peers[key]; p != nil {
-			p.start()
-		}
-	}
-	d.startFirst = nil
-	for _, p := range d.peers {
-		p.start()
-	}
-}
-
-// readTUN lets the lanes read the TUN. Before the port is open they could only drop the packets that wait there: the host sends as soon as the
-// interface is up, and during the pause of an upgrade. The caller holds mu: the lanes start before Leave waits for them, or not at all.
-func (d *Device) readTUN() {
-	if !d.reading {
-		d.reading = true
-		d.engine.Start()
-	}
-}
-
-// stopReading ends readTUN, and reports whether it had begun. All that the lanes have read is sent. Other packets wait in the TUN. The caller holds mu.
-func (d *Device) stopReading() (stopped bool) {
-	if !d.reading {
-		return false
-	}
-	if err := d.engine.Stop(); err != nil {
-		d.log.Warn("stopping reads from the TUN device failed, packets are dropped until the listen port is open", "error", err)
-		return false
-	}
-	d.reading = false
-	return true
-}
-
-func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
-	d.endReservation()
+func (o *portState) open(port uint16, mark uint32) (underlay.Port, error) {
+	d := o.dev
+	o.endReservation()
 	p, err := d.cfg.OpenPort(PortOptions{
 		Port: port, Lanes: d.engine.Lanes(), Mark: mark, Mode: config.UnderlayMode(d.underlayMode.Load()),
-		Fragments: d.fragments.Load(), TooBig: d.onTooBig,
+		Fragments: d.fragments.Load(), TooBig: d.icmp.accept,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("opening listen port %d: %w", port, err)
@@ -162,65 +78,59 @@ func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 	return p, nil
 }
 
-// endReservation ends that of reserveListen.
-func (d *Device) endReservation() { _ = d.cfg.ReservePort(0) }
+// endReservation ends the reservation of reserveListen.
+func (o *portState) endReservation() { _ = o.dev.cfg.ReservePort(0) }
 
-// attachPort replaces the present port by port. While the device is down, no peer has state of a port. The caller holds mu.
-func (d *Device) attachPort(port underlay.Port) error {
+// attach replaces the present port by port. While the device is down, no peer has state of a port. The caller holds mu.
+func (o *portState) attach(port underlay.Port) error {
+	d := o.dev
 	if d.up {
 		d.stopReading()
 		defer d.readTUN()
-		d.closeSources()
+		o.closeSources()
 	}
 	if err := d.engine.Detach(); err != nil {
 		d.log.Warn("closing the old listen port failed, traffic uses the new one: the old sockets stay open until this daemon ends", "old_port", d.listenPort, "port", port.LocalPort(), "error", err)
 	}
-	d.socketDrops.setPort(nil, d.engine.Lanes())
-	d.guard.Store(nil)
+	d.counts.socketDrops.SetPort(nil, d.engine.Lanes())
+	o.guard.Store(nil)
 	if err := d.engine.Attach(port); err != nil {
 		return errors.Join(err, port.Close())
 	}
 	d.listenPort = port.LocalPort()
-	d.loops.attach(&d.port, &portRef{port})
-	d.socketDrops.setPort(port, d.engine.Lanes())
-	d.resetSources()
-	d.groups.reset(port)
-	d.resetSelection()
+	d.loops.attach(&o.port, &portRef{port})
+	d.counts.socketDrops.SetPort(port, d.engine.Lanes())
+	o.resetSources()
+	o.groups.Reset(port)
+	o.resetSelection()
 	if d.up {
-		d.sharePeers()
-		d.renewHellos(true)
+		o.share()
+		d.peers.renewHellos(true)
 	}
 	return nil
 }
 
-// down erases all sessions and closes the port. Peers stop first, so that none sends while the port closes. Staged packets stay. The caller
-// holds mu.
-func (d *Device) down() {
-	for _, p := range d.peers {
-		p.stop()
-	}
-	d.closePort()
-}
-
-// closePort closes the port, and leaves the peers as they are. The caller holds mu.
-func (d *Device) closePort() {
+// close closes the port, and leaves the peers as they are. The caller holds mu.
+func (o *portState) close() {
+	d := o.dev
 	d.up = false
-	d.endReservation()
-	d.closeSources()
-	d.port.Store(nil)
+	o.endReservation()
+	o.closeSources()
+	o.port.Store(nil)
 	if err := d.engine.Detach(); err != nil {
 		d.log.Warn("closing the listen port failed, its sockets stay open until this daemon ends", "port", d.listenPort, "error", err)
 	}
-	d.guard.Store(nil)
-	d.socketDrops.setPort(nil, d.engine.Lanes())
+	o.guard.Store(nil)
+	d.counts.socketDrops.SetPort(nil, d.engine.Lanes())
 }
 
 // portPeers implements underlay.Peers for a port.
 type portPeers struct{ *Device }
 
-// sharePeers lets the port know the peers, once they have their sessions. The caller holds mu.
-func (d *Device) sharePeers() {
-	if s, ok := d.switcher(); ok {
+// share lets the port know the peers, once they have their sessions. The caller holds mu.
+func (o *portState) share() {
+	d := o.dev
+	if s, ok := o.switcher(); ok {
 		s.SetPeers(portPeers{d})
 	}
 }
@@ -229,21 +139,21 @@ func (d *Device) sharePeers() {
 // by itself, and no index reaches it twice.
 func (d portPeers) Guard(g underlay.Guard) {
 	if g == nil {
-		d.guard.Store(nil)
+		d.outer.guard.Store(nil)
 		return
 	}
-	d.guard.Store(&guardRef{g})
-	d.peersMu.RLock()
-	defer d.peersMu.RUnlock()
-	for _, p := range d.peers {
+	d.outer.guard.Store(&guardRef{g})
+	d.peers.mu.RLock()
+	defer d.peers.mu.RUnlock()
+	for _, p := range d.peers.list {
 		p.mu.Lock()
 		if p.running {
 			for _, b := range append(p.sessions.all(), p.handshake.attempt) {
 				if b != nil {
-					d.admitIndex(b)
+					d.outer.admitIndex(b)
 				}
 			}
-			p.updateGuard()
+			p.location.updateGuard()
 		}
 		p.mu.Unlock()
 	}
@@ -251,17 +161,261 @@ func (d portPeers) Guard(g underlay.Guard) {
 
 // Endpoints implements underlay.Peers.
 func (d portPeers) Endpoints(limit int) (list []config.Endpoint) {
-	d.peersMu.RLock()
-	defer d.peersMu.RUnlock()
-	for _, p := range d.peers {
+	d.peers.mu.RLock()
+	defer d.peers.mu.RUnlock()
+	for _, p := range d.peers.list {
 		if len(list) == limit {
 			break
 		}
 		p.mu.Lock()
-		if p.path.guarded.AddrPort.IsValid() {
-			list = append(list, p.path.guarded)
+		if p.location.guarded.AddrPort.IsValid() {
+			list = append(list, p.location.guarded)
 		}
 		p.mu.Unlock()
 	}
 	return list
+}
+
+// setMode sets the underlay mode. nil leaves it unchanged; the present mode makes the port choose again. The caller holds mu.
+func (o *portState) setMode(mode *config.UnderlayMode) {
+	if mode == nil {
+		return
+	}
+	o.dev.underlayMode.Store(uint32(*mode))
+	if s, ok := o.switcher(); ok {
+		s.SetMode(*mode)
+	}
+}
+
+// switcher returns the present port if it can switch between modes.
+func (o *portState) switcher() (underlay.Switcher, bool) {
+	ref := o.port.Load()
+	if ref == nil {
+		return nil, false
+	}
+	s, ok := ref.Port.(underlay.Switcher)
+	return s, ok
+}
+
+// report reports the path of data messages: UDP sockets or AF_XDP.
+func (o *portState) report() config.UnderlayReport {
+	if s, ok := o.switcher(); ok {
+		return s.Report()
+	}
+	r := config.UnderlayReport{Mode: config.UnderlayMode(o.dev.underlayMode.Load()), Path: config.UnderlayUDP}
+	if o.port.Load() == nil {
+		r.Reason = sockets.ErrDown.Error()
+	}
+	return r
+}
+
+// routeTo looks up the route of messages to an endpoint as the device sends them now: the zero Route without one.
+func (o *portState) routeTo(to *underlay.Endpoint) Route {
+	return o.dev.cfg.Route(to, o.dev.mark.Load())
+}
+
+// localPort returns the listen port, 0 while there is none. It needs no lock.
+func (o *portState) localPort() uint16 {
+	if port := o.port.Load(); port != nil {
+		return port.LocalPort()
+	}
+	return 0
+}
+
+// resetSelection resets the lane selection to the present port and spread configuration. The caller holds Device.mu.
+func (o *portState) resetSelection() {
+	spreading := o.dev.spreading.Load()
+	ports := spreading.ports
+	if spreading.mode == config.SpreadOff {
+		ports = spread.Ports{}
+	}
+	var port underlay.Port
+	if ref := o.port.Load(); ref != nil {
+		port = ref.Port
+	}
+	o.selection.Reset(port, ports)
+}
+
+// resetSources discards the sources and uses the sources of the present port. The caller holds mu.
+func (o *portState) resetSources() {
+	var port underlay.Port
+	if ref := o.port.Load(); ref != nil {
+		port = ref.Port
+	}
+	o.sources.Reset(port)
+}
+
+// closeSources stops spread on all lanes, and lane selection on the port, before the port is closed. The caller holds mu.
+func (o *portState) closeSources() {
+	d := o.dev
+	o.sources.Reset(nil)
+	o.groups.Reset(nil)
+	o.selection.Reset(nil, spread.Ports{})
+	if d.handingOver {
+		return // the lanes send nothing more
+	}
+	for _, p := range d.peers.list {
+		p.mu.Lock()
+		p.engine.Spread.Store(nil)
+		p.probing.updateSources()
+		p.spread.resetGroup()
+		p.spread.sourcesOpened = 0
+		p.mu.Unlock()
+	}
+}
+
+// spreadPorts returns the range of source ports without the listen port: the larger of the two parts around it.
+func (o *portState) spreadPorts() spread.Ports {
+	ports := o.dev.spreading.Load().ports
+	ref := o.port.Load()
+	if ref == nil || !ports.Contains(ref.LocalPort()) {
+		return ports
+	}
+	listen := ref.LocalPort()
+	below, above := spread.Ports{First: ports.First, Last: listen - 1}, spread.Ports{First: listen + 1, Last: ports.Last}
+	if below.Len() > above.Len() {
+		return below
+	}
+	return above
+}
+
+// configure changes the listen port and the firewall mark; nil leaves a setting unchanged.
+func (o *portState) configure(listen *uint16, mark *uint32) error {
+	d := o.dev
+	port := o.port.Load()
+	newMark := d.mark.Load()
+	if mark != nil {
+		newMark = *mark
+	}
+	switch {
+	case listen != nil && port != nil && *listen != d.listenPort:
+		next, err := o.open(*listen, newMark)
+		if err != nil {
+			return err
+		}
+		if err := o.attach(next); err != nil {
+			return err
+		}
+	case mark != nil && port != nil && *mark != d.mark.Load():
+		if err := port.SetMark(*mark); err != nil {
+			return fmt.Errorf("setting firewall mark: %w", err)
+		}
+	}
+	if err := o.configureListen(listen, newMark); err != nil {
+		return err
+	}
+	if d.mark.Swap(newMark) != newMark {
+		for _, p := range d.peers.list {
+			p.location.clearSource() // another mark may mean another route
+			p.requestRoute()
+		}
+	}
+	return nil
+}
+
+// configureListen sets the listen port of a device without an open port. Its link is down, or the
+// port was busy when the link came up. In the latter case it opens the port.
+func (o *portState) configureListen(listen *uint16, mark uint32) error {
+	d := o.dev
+	switch {
+	case d.up:
+		return nil
+	case listen == nil && d.linkUp:
+		if err := o.bringUp(d.listenPort, mark); err != nil {
+			o.logFailure(err)
+		}
+		return nil
+	case listen == nil:
+		return nil
+	case !d.linkUp:
+		return o.reserveListen(*listen)
+	}
+	return o.bringUp(*listen, mark)
+}
+
+// reserveListen sets the listen port while the link is down. A port in use is refused: nobody would see the error when the link comes up. Before
+// Start the process that hands the device over may still have the port.
+func (o *portState) reserveListen(port uint16) error {
+	d := o.dev
+	if d.started {
+		if err := d.cfg.ReservePort(port); err != nil {
+			return fmt.Errorf("setting listen port %d: %w", port, err)
+		}
+	}
+	d.listenPort = port
+	return nil
+}
+
+// admitIndex adds the index of b to the guard, unless the guard knows it. refuseIndex removes it. The caller holds the peer's mu.
+func (o *portState) admitIndex(b *keyBinding) {
+	g := o.guard.Load()
+	if g != nil && g != b.guard {
+		g.AddIndex(b.index)
+	}
+	b.guard = g
+}
+
+func (o *portState) refuseIndex(b *keyBinding) {
+	if b.guard != nil && b.guard == o.guard.Load() {
+		b.guard.RemoveIndex(b.index)
+	}
+}
+
+// guardRef boxes the interface for atomic.Pointer. Its address tells one guard from the next.
+type guardRef struct{ underlay.Guard }
+
+// configureFragments permits or forbids fragments of outer packets; nil leaves the setting unchanged. The caller holds mu.
+func (o *portState) configureFragments(permitted *config.OnOff) {
+	d := o.dev
+	if permitted == nil || d.fragments.Swap(bool(*permitted)) == bool(*permitted) {
+		return
+	}
+	port := o.port.Load()
+	if port == nil {
+		return
+	}
+	if err := port.SetFragments(bool(*permitted)); err != nil {
+		d.log.Warn("changing the Don't Fragment option of some sockets failed, they handle large packets as before until the interface goes down and up",
+			"outer_fragments", permitted, "error", err)
+	}
+	for _, p := range d.peers.list {
+		p.mu.Lock()
+		p.mtu.apply()
+		p.mu.Unlock()
+	}
+}
+
+// sendsFragments reports whether outer packets may be fragmented: then only probes limit their size.
+func (o *portState) sendsFragments() bool {
+	port := o.port.Load()
+	return port == nil || !port.Features().DontFragment
+}
+
+// send sends one slow-path message by means of f. The error is from the system call.
+func (o *portState) send(to *underlay.Endpoint, f func(underlay.Port) error) (drop.Reason, error) {
+	port := o.port.Load()
+	if port == nil {
+		return drop.TXDown, nil
+	}
+	err := f(port)
+	switch {
+	case err == nil:
+		return drop.None, nil
+	case errors.Is(err, underlay.ErrSendBufferFull):
+		return drop.TXSendBuffer, err
+	case errors.Is(err, underlay.ErrLoop):
+		return drop.TXLoop, err
+	}
+	o.dev.log.Debug("sending a handshake message or cookie reply failed, the initiator of the handshake retries in 5 seconds", "endpoint", to.Dst, "error", err)
+	return drop.TXSendError, err
+}
+
+// trainLimiter returns the port if it sends trains in one piece, nil otherwise.
+func (o *portState) trainLimiter() underlay.TrainLimiter {
+	ref := o.port.Load()
+	if ref == nil || !ref.Features().GSO {
+		return nil
+	}
+	limiter, _ := ref.Port.(underlay.TrainLimiter)
+	return limiter
 }

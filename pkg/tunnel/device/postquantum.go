@@ -10,10 +10,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
-	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
-	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pqexchange"
@@ -29,22 +26,6 @@ type quantum struct {
 	machine atomic.Pointer[pqexchange.Machine] // nil without one; written under Peer.mu
 }
 
-// quantumCounters count for all present and removed peers of a device.
-type quantumCounters struct {
-	results    [postquantum.Results]atomic.Uint64
-	fallbacks  atomic.Uint64 // handshakes of ours in which the peer did not have the key that was named
-	downgrades atomic.Uint64
-}
-
-// report returns the counts.
-func (c *quantumCounters) report() (r config.PostQuantumReport) {
-	r.Fallbacks, r.Downgrades, r.Exchanges = c.fallbacks.Load(), c.downgrades.Load(), map[string]uint64{}
-	for result := postquantum.Completed; result < postquantum.Results; result++ {
-		r.Exchanges[result.String()] = c.results[result].Load()
-	}
-	return r
-}
-
 // turn returns the peer's part in Device.exchanges, in which only peers with a Machine are.
 func (q *quantum) turn() *pace.Turn { return &q.machine.Load().Turn }
 
@@ -56,23 +37,14 @@ func (q *quantum) configured() config.PostQuantum {
 	return q.own.Or(config.PostQuantum(q.peer.dev.postQuantum.Load())).Or(config.DefaultPostQuantum)
 }
 
-// ExchangePart implements engine.SlowPath: it copies the part.
-func (p *Peer) ExchangePart(plain []byte, keys *session.Keypair) drop.Reason {
-	why := p.quantum.machine.Load().Put(plain, keys, p.dev.clock())
-	if why == drop.None {
-		p.post(taskExchange)
-	}
-	return why
-}
-
-// takeParts returns the parts that have arrived. A part of the unconfirmed session confirms it, as any
-// message does: the lane may not have come to that yet, and a part counts for a confirmed session only.
-// The caller holds mu, and calls confirmSession.
+// takeParts returns the parts that have arrived. A part of the unconfirmed session confirms it, as
+// any message does. The lane may not have come to that yet, and a part counts for a confirmed
+// session only. The caller holds mu, and calls confirmSession.
 func (q *quantum) takeParts() []pqexchange.Part {
 	list := q.machine.Load().Take()
 	for _, m := range list {
 		if b := q.peer.sessions.next; b != nil && b.keys == m.Keys {
-			q.peer.confirm(m.Keys)
+			q.peer.sessions.confirm(m.Keys)
 		}
 	}
 	return list
@@ -93,7 +65,7 @@ func (q *quantum) runTask(parts []pqexchange.Part, now int64) {
 // upgrade starts the handshake with a new key when it is due. The caller holds mu.
 func (q *quantum) upgrade(now int64) {
 	if q.machine.Load().Upgrade(q.peer.sessions.inUse(), now) {
-		q.peer.startRenewal(now)
+		q.peer.handshake.startRenewal(now)
 	}
 }
 
@@ -111,7 +83,7 @@ func (q *quantum) runTimers(now int64) {
 func (q *quantum) act(a pqexchange.Actions, now int64) {
 	p := q.peer
 	if a.Result != 0 {
-		p.dev.quantumCounts.results[a.Result].Add(1)
+		p.dev.counts.quantum.results[a.Result].Add(1)
 		p.log().Debug("post-quantum exchange", "peer", p.key, "result", a.Result.String())
 	}
 	if a.Send != 0 {
@@ -121,7 +93,7 @@ func (q *quantum) act(a pqexchange.Actions, now int64) {
 		p.dev.exchanges.Leave(p)
 	}
 	if a.Expire {
-		p.dropStaged()
+		p.staged.drop()
 	}
 	if a.Downgrade {
 		q.warnDowngraded(now)
@@ -147,7 +119,7 @@ func (q *quantum) send(a pqexchange.Actions, now int64) {
 // holds mu.
 func (q *quantum) warnDowngraded(now int64) {
 	p := q.peer
-	p.dev.quantumCounts.downgrades.Add(1)
+	p.dev.counts.quantum.downgrades.Add(1)
 	level := slog.LevelWarn
 	if !p.dev.failuresLog.Allow(now, time.Minute) {
 		level = slog.LevelDebug
@@ -159,7 +131,7 @@ func (q *quantum) warnDowngraded(now int64) {
 // exchangeTurns implements pqexchange.Turns.
 type exchangeTurns struct{ *Peer }
 
-func (p exchangeTurns) UnderLoad(now int64) bool { return p.dev.handshakes.underLoad(now) }
+func (p exchangeTurns) UnderLoad(now int64) bool { return p.dev.inbound.gate.UnderLoad(now) }
 func (p exchangeTurns) EnterTurn() bool          { return p.dev.exchanges.Enter(p.Peer) }
 
 // offer begins an exchange if one is due, and there are resources for it. The caller holds mu.
@@ -187,29 +159,12 @@ func (q *quantum) end() {
 
 // report describes the session in use. The caller holds mu.
 func (q *quantum) report(now int64) config.PeerPostQuantum {
-	r := q.machine.Load().Report(q.configured(), q.peer.sessions.inUse(), q.peer.hello.unknown, now)
+	r := q.machine.Load().Report(q.configured(), q.peer.sessions.inUse(), q.peer.hello.exchange.Unknown, now)
 	r.Own = q.own != config.PostQuantumDefault
 	return r
 }
 
-// configurePostQuantum sets the policy of the device; nil leaves it unchanged. spread is the mode before the present one, on which policies depend.
-// The caller holds mu.
-func (d *Device) configurePostQuantum(policy *config.PostQuantum, spread config.SpreadMode) {
-	old := d.postQuantum.Load()
-	if policy != nil {
-		d.postQuantum.Store(uint32(*policy))
-	}
-	if d.postQuantum.Load() == old && d.spreading.Load().mode == spread {
-		return
-	}
-	for _, p := range d.peers {
-		p.mu.Lock()
-		p.quantum.updatePolicy()
-		p.mu.Unlock()
-	}
-}
-
-// updatePolicy follows a change of the policy, or of the mode of spread: while spread is off, there
+// updatePolicy follows a change of the policy, or of the mode of spread. While spread is off, there
 // are no hellos to agree on an exchange, unless it is required. The caller holds Device.mu and mu.
 func (q *quantum) updatePolicy() {
 	p, configured, old := q.peer, q.configured(), q.policy()
@@ -229,9 +184,9 @@ func (q *quantum) updatePolicy() {
 	}
 	now := p.dev.clock()
 	if next == config.PostQuantumRequired || old == config.PostQuantumRequired {
-		p.endBaseSessions(now)
+		p.sessions.endBase(now)
 	}
-	p.handleHello(nil, now)
+	p.hello.handle(nil, now)
 	p.armTimer(now)
 }
 
@@ -258,7 +213,7 @@ func (q *quantum) setPolicy(next config.PostQuantum) {
 	if p.sessions.current != nil {
 		m.Begin(p.sessions.inUse(), p.dev.clock(), p.dev.cfg.Wall())
 	}
-	m.SetOffers(p.hello.offers())
+	m.SetOffers(p.hello.exchange.Offers())
 	m.SetPolicy(next)
 	q.machine.Store(m)
 }

@@ -25,8 +25,9 @@ type probeQueue [wire.ProbePort]struct {
 	rate    pace.Rate
 }
 
-// receiveProbe takes a probe or an answer from a lane.
-func (p *Peer) receiveProbe(plain []byte) drop.Reason {
+// accept takes a probe or an answer from a lane.
+func (b *probing) accept(plain []byte) drop.Reason {
+	p := b.peer
 	m := new(wire.Probe)
 	if p.dev.spreading.Load().mode == config.SpreadOff {
 		return drop.HelloUnwanted
@@ -39,7 +40,7 @@ func (p *Peer) receiveProbe(plain []byte) drop.Reason {
 	case m.Kind == wire.ProbePort: // the lane has counted it
 		return drop.None
 	}
-	q := &p.requests.probes[m.Kind]
+	q := &b.queue[m.Kind]
 	if !q.rate.Allow(p.dev.clock(), time.Second) {
 		return drop.HelloUnwanted
 	}
@@ -48,60 +49,59 @@ func (p *Peer) receiveProbe(plain []byte) drop.Reason {
 	return drop.None
 }
 
-// ProbeDue implements engine.SlowPath.
-func (p *Peer) ProbeDue() { p.post(taskProbe) }
-
-// handleProbes answers the peer's probes, and takes its answers to ours. The caller holds mu.
-func (p *Peer) handleProbes(now int64) {
-	take := func(k wire.ProbeKind) *wire.Probe { return p.requests.probes[k].waiting.Swap(nil) }
-	keys := p.engine.Current.Load()
+// handle answers the peer's probes, and takes its answers to ours. The caller holds mu.
+func (b *probing) handle(now int64) {
+	take := func(k wire.ProbeKind) *wire.Probe { return b.queue[k].waiting.Swap(nil) }
+	keys := b.peer.engine.Current.Load()
 	for _, m := range []*wire.Probe{take(wire.ProbeSize), take(wire.ProbeRequest)} {
 		if m != nil && keys.Usable(now) {
-			p.answerProbe(keys, m)
+			b.answer(keys, m)
 		}
 	}
-	if m := take(wire.ProbeAnswer); m != nil && !p.echoed(m, now) {
-		p.takeAnswer(m, now)
+	if m := take(wire.ProbeAnswer); m != nil && !b.echoed(m, now) {
+		b.takeAnswer(m, now)
 	}
 	if m := take(wire.ProbeReport); m != nil {
-		p.takeReport(m, now)
+		b.takeReport(m, now)
 	}
 }
 
-func (p *Peer) answerProbe(keys *session.Keypair, m *wire.Probe) {
+func (b *probing) answer(keys *session.Keypair, m *wire.Probe) {
+	p := b.peer
 	answer := wire.Probe{Kind: wire.ProbeAnswer, ID: m.ID, Size: m.Size}
 	if m.Kind == wire.ProbeRequest {
 		answer.Kind, answer.Counted = wire.ProbeReport, p.engine.Gathered.Load() != nil
 		answer.Ports = p.engine.PortCounts(nil)
-		answer.Received = uint32(p.engine.Packets().Rx) // later: no fewer than those of the ports
+		answer.Received = uint32(p.engine.Packets().Rx) // later: no fewer than all ports together
 	}
 	p.sendControl(keys, 0, wire.AppendProbe(nil, &answer))
 }
 
 // takeAnswer takes the answer to a probe of the path MTU, or of trains. The caller holds mu.
-func (p *Peer) takeAnswer(m *wire.Probe, now int64) {
-	if !p.probing.active() {
+func (b *probing) takeAnswer(m *wire.Probe, now int64) {
+	p := b.peer
+	if !b.active() {
 		return
 	}
-	if concluded, ok := p.probing.TrainsAnswered(now, m.ID); ok {
+	if concluded, ok := b.TrainsAnswered(now, m.ID); ok {
 		if concluded {
-			p.applyTrains()
+			b.applyTrains()
 		}
 		return
 	}
 	size := m.Size + p.mtu.overhead
-	if path, ok := p.probing.Answered(now, m.ID, size); ok {
+	if path, ok := b.Answered(now, m.ID, size); ok {
 		p.mtu.known.refute(size, path)
-		p.applyPathMTU()
+		p.mtu.apply()
 	}
 }
 
 // takeReport takes a report of the messages that the peer has received. The caller holds mu.
-func (p *Peer) takeReport(m *wire.Probe, now int64) {
-	if !p.probing.active() {
+func (b *probing) takeReport(m *wire.Probe, now int64) {
+	if !b.active() {
 		return
 	}
-	ports := p.probedPorts()
+	ports := b.ports()
 	r := probe.Report{ID: m.ID, Counted: m.Counted, On: make([]uint32, 1+len(ports))}
 	r.On[0] = m.Received
 	for _, c := range m.Ports {
@@ -110,19 +110,20 @@ func (p *Peer) takeReport(m *wire.Probe, now int64) {
 			r.On[1+i] = c.Messages
 		}
 	}
-	if p.probing.Reported(now, &r, p.countSent()) {
-		p.blockSources()
+	if b.Reported(now, &r, b.countSent()) {
+		b.blockSources()
 	}
 }
 
-// runProbes sends the probes that are due. The caller holds mu.
-func (p *Peer) runProbes(now int64) {
-	p.updatePathMTU(now)
-	if !p.mayProbe(now) {
+// run sends the probes that are due. The caller holds mu.
+func (b *probing) run(now int64) {
+	p := b.peer
+	p.mtu.update(now)
+	if !b.mayProbe(now) {
 		return
 	}
-	probes := p.probing.Fire(now, p.countSent())
-	p.applyPathMTU()
+	probes := b.Fire(now, b.countSent())
+	p.mtu.apply()
 	if len(probes) == 0 {
 		return
 	}
@@ -130,7 +131,7 @@ func (p *Peer) runProbes(now int64) {
 	for _, m := range probes {
 		c, plain := engine.ControlMessage{}, wire.Probe{Kind: m.Kind, ID: m.ID, Size: wire.MinProbeSize}
 		if m.Path > 0 {
-			c.Source = int(p.probing.sources()[m.Path-1])
+			c.Source = int(b.sources()[m.Path-1])
 		}
 		if m.Kind == wire.ProbeSize {
 			c.Size = m.Size - p.mtu.overhead
@@ -146,19 +147,20 @@ func (p *Peer) runProbes(now int64) {
 }
 
 // blockSources has the flows of blocked sources leave from the listen port, and reports the change. The caller holds mu.
-func (p *Peer) blockSources() {
-	b, s := &p.probing, p.engine.Spread.Load()
+func (b *probing) blockSources() {
+	p := b.peer
+	b, s := b, p.engine.Spread.Load()
 	if s == nil || !s.SharesCounts(b.spread) {
 		return
 	}
 	b.spread = s.Blocked(b.Blocked)
 	p.engine.Spread.Store(b.spread)
-	p.updateSpread()
+	p.spread.update()
 	level := slog.LevelInfo
-	if !p.path.spreadLog.Allow(p.dev.clock(), time.Minute) {
+	if !p.spread.log.Allow(p.dev.clock(), time.Minute) {
 		level = slog.LevelDebug
 	}
-	if blocked := p.path.spread.Blocked; len(blocked) > 0 {
+	if blocked := p.spread.report.Blocked; len(blocked) > 0 {
 		p.log().Log(context.Background(), level, "the path drops messages from some spread source ports, sending their flows from the listen port until probes arrive",
 			"peer", p.key, "blocked_ports", len(blocked), "source_ports", len(b.sources()), "first_blocked_port", blocked[0])
 		return
@@ -167,15 +169,204 @@ func (p *Peer) blockSources() {
 }
 
 // resumeBlocked blocks the source ports that the path did not admit before an upgrade in place, until probes arrive. The caller holds mu.
-func (p *Peer) resumeBlocked(blocked []uint16) {
+func (b *probing) resumeBlocked(blocked []uint16) {
 	known := false
-	for i, port := range p.probedPorts() {
+	for i, port := range b.ports() {
 		if slices.Contains(blocked, port) {
-			p.probing.Block(p.dev.clock(), i)
+			b.Block(b.peer.dev.clock(), i)
 			known = true
 		}
 	}
 	if known {
-		p.blockSources()
+		b.blockSources()
+	}
+}
+
+// probing tests the paths to one peer with probes, if the peer answers them. Peer.mu guards it.
+type probing struct {
+	trainsLost    bool // the last result of a test of trains
+	peer          *Peer
+	queue         probeQueue     // from lanes, without a lock
+	echo          *echoState     // nil before the first ProbePeer
+	*probe.Prober                // nil before the first
+	spread        *engine.Spread // whose sources are the paths from 1 on, nil for none
+	sent          probe.Sent
+}
+
+// countSent returns the numbers of messages sent to the peer. The caller holds mu.
+func (b *probing) countSent() *probe.Sent {
+	p := b.peer
+	s := &b.sent
+	s.On, s.Data = append(s.On[:0], 0), p.engine.Data()
+	if spread := b.spread; spread != nil {
+		s.On = spread.AppendSent(s.On)
+	}
+	s.All = uint32(p.engine.Packets().Tx)
+	s.On[0] = s.All
+	for _, n := range s.On[1:] {
+		s.On[0] -= n
+	}
+	return s
+}
+
+// active reports whether the peer answers probes.
+func (b *probing) active() bool { return b.Prober != nil && b.State() != probe.Off }
+
+// mayProbe reports whether to send probes to the peer: none while it roams with each message. The caller holds mu.
+func (b *probing) mayProbe(now int64) bool {
+	p := b.peer
+	return b.active() && !p.location.roams.Due() && p.engine.Current.Load().Usable(now)
+}
+
+// get returns the prober. It makes the first.
+func (b *probing) get() *probe.Prober {
+	if b.Prober == nil {
+		b.Prober = new(probe.Prober)
+	}
+	return b.Prober
+}
+
+// stop ends the probes. The next ones begin with the path MTU that was found.
+func (b *probing) stop() {
+	if b.Prober != nil {
+		b.Stop()
+	}
+}
+
+// leavePath is stop after a change of the endpoint: the next probes have a new burst.
+func (b *probing) leavePath() {
+	if b.stop(); b.Prober != nil {
+		b.Refill()
+	}
+}
+
+// sources returns the sources from which the prober tests the path, besides the listen port.
+func (b *probing) sources() []uint8 {
+	if b.spread == nil {
+		return nil
+	}
+	return b.spread.Sources()
+}
+
+// ports returns the ports of probing.sources. The caller holds mu.
+func (b *probing) ports() (ports []uint16) {
+	if ref := b.peer.dev.outer.port.Load(); ref != nil {
+		for _, source := range b.sources() {
+			ports = append(ports, ref.Source(int(source)))
+		}
+	}
+	return ports
+}
+
+// updateSources has the prober test the sources that lanes use. It knows nothing of new ones. Through a NAT nothing is concluded: the peer
+// counts by other ports. The caller holds mu.
+func (b *probing) updateSources() {
+	p := b.peer
+	b, s := b, p.engine.Spread.Load()
+	if s != nil && (len(s.Sources()) == 0 || p.hello.exchange.NAT != nil) {
+		s = nil
+	}
+	if s == b.spread {
+		return
+	}
+	old := b.spread
+	if b.spread = s; s == nil || !s.SharesCounts(old) {
+		b.get().SetSources(len(b.sources()))
+	}
+}
+
+// next returns when to call runProbes, 0 for never. It has lanes call ProbeDue before, if need be. The caller holds mu.
+func (b *probing) next(now int64) int64 {
+	if !b.mayProbe(now) {
+		return 0
+	}
+	tx := b.countSent()
+	if b.spread != nil && b.spread.WakeAfter(tx.On[1:], b.Wake(now, tx)) {
+		return now
+	}
+	return b.Next(now, tx)
+}
+
+// blockedPorts returns the source ports that the path to the peer does not admit. The caller holds mu.
+func (b *probing) blockedPorts() (blocked []uint16) {
+	for i, port := range b.ports() {
+		if b.Blocked(i) {
+			blocked = append(blocked, port)
+		}
+	}
+	return blocked
+}
+
+// sendEcho sends a probe of the minimum size, unless one is under way. The caller holds mu.
+func (b *probing) sendEcho(keys *session.Keypair, now int64) {
+	if b.echo == nil {
+		b.echo = &echoState{}
+	}
+	e := b.echo
+	if e.sentAt != 0 && now-e.sentAt < echoWait {
+		return
+	}
+	e.sent++
+	e.id, e.sentAt = echoID|uint32(e.sent), now
+	b.peer.sendControl(keys, 0, wire.AppendProbe(nil, &wire.Probe{ID: e.id, Size: echoSize}))
+}
+
+// echoed takes the answer to the last probe of ProbePeer, and reports whether m is one. The caller holds mu.
+func (b *probing) echoed(m *wire.Probe, now int64) bool {
+	e := b.echo
+	if e != nil && e.sentAt != 0 && m.ID == e.id {
+		e.answered++
+		e.rtt, e.sentAt = now-e.sentAt, 0
+	}
+	return m.ID&echoID != 0
+}
+
+// echoState counts the probes that ProbePeer sends. Peer.mu guards it.
+type echoState struct {
+	sent, answered uint64
+	id             uint32 // of the last one; a search for the path MTU counts from 1 and never gets there
+	sentAt         int64  // 0 if it was answered
+	rtt            int64  // in ns, of the last answered one
+}
+
+// echoID is set in the ID of the probes that ProbePeer sends.
+const echoID = 1 << 31
+
+// echoWait is the time in ns to wait for an answer before another probe is sent. Callers call more
+// often than that. A probe for each call would replace a probe whose answer is still on its way
+// back.
+const echoWait = int64(time.Second)
+
+// echoSize is the size of a probe with WireGuard's padding.
+const echoSize = wire.PaddingMultiple
+
+// applyTrains passes the result of a test of trains to the port. The caller holds mu.
+func (b *probing) applyTrains() {
+	p := b.peer
+	limiter, to, lost := p.dev.outer.trainLimiter(), p.engine.Endpoint.Load(), b.TrainsLost()
+	if limiter == nil || to == nil {
+		return
+	}
+	limiter.SetTrainsLost(to, p.engine.Number, lost)
+	if lost == b.trainsLost {
+		return
+	}
+	b.trainsLost = lost
+	log := p.log().With("peer", p.key, "endpoint", to.Dst)
+	switch {
+	case !p.dev.pathMTULog.Allow(p.dev.clock(), time.Minute):
+		log.Log(context.Background(), slog.LevelDebug, "trains to peer changed", "lost", lost)
+	case lost:
+		log.Warn("trains of datagrams (UDP GSO) to peer are lost on the way while single ones arrive, sending single ones: " +
+			"the kernel, a network device or the hypervisor divides trains wrongly (doctor: fast-udp)")
+	default:
+		log.Info("trains of datagrams to peer arrive again, sending them in one piece")
+	}
+}
+
+// retestTrains requests another test: the host's routes or links have changed. The caller holds mu.
+func (b *probing) retestTrains() {
+	if b.active() {
+		b.RetestTrains()
 	}
 }

@@ -20,9 +20,10 @@ func TestRejectedHandshakeLogIsRateLimited(t *testing.T) {
 	var b bytes.Buffer
 	now := int64(time.Hour)
 	d := &Device{log: slog.New(slog.NewTextHandler(&b, nil)), clock: func() int64 { return now }}
+	d.inbound.dev = d
 	from := underlay.Endpoint{Dst: netip.MustParseAddrPort("192.0.2.1:7")}
 	for range 1000 {
-		if got := d.logRefusal(drop.HSReplay, from, noise.PublicKey{1}); got != drop.HSReplay {
+		if got := d.inbound.logRefusal(drop.HSReplay, from, noise.PublicKey{1}); got != drop.HSReplay {
 			t.Fatal(got)
 		}
 	}
@@ -31,7 +32,7 @@ func TestRejectedHandshakeLogIsRateLimited(t *testing.T) {
 	}
 	b.Reset()
 	now += int64(time.Minute)
-	d.logRefusal(drop.HSBadMAC1, from, noise.PublicKey{})
+	d.inbound.logRefusal(drop.HSBadMAC1, from, noise.PublicKey{})
 	got := b.String()
 	if !strings.Contains(got, " msg=\"handshake message refused and dropped\" suppressed=992 reason="+drop.HSBadMAC1.String()+" endpoint=192.0.2.1:7\n") {
 		t.Errorf("got %q", got)

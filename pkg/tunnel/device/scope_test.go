@@ -11,6 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/endpoint"
 )
 
 func TestScopedEndpointsMoveToNewIndex(t *testing.T) {
@@ -24,12 +25,12 @@ func TestScopedEndpointsMoveToNewIndex(t *testing.T) {
 	}
 	var peers []*Peer
 	for i := range endpoints {
-		p := d.addPeer(noise.PublicKey{byte(i + 1)})
-		p.configureEndpointName("gateway.local:2", config.Endpoint{AddrPort: endpoints[i].Dst, Scope: endpoints[i].Scope})
+		p := d.peers.add(noise.PublicKey{byte(i + 1)})
+		p.location.name = endpoint.NewName("gateway.local:2", config.Endpoint{AddrPort: endpoints[i].Dst, Scope: endpoints[i].Scope}, p.dev.clock())
 		p.engine.Endpoint.Store(&endpoints[i])
 		peers = append(peers, p)
 	}
-	nowhere := d.addPeer(noise.PublicKey{9})
+	nowhere := d.peers.add(noise.PublicKey{9})
 	if !d.UsesScope(7) || d.UsesScope(9) {
 		t.Errorf("index 7 is used: got %t; index 9: %t", d.UsesScope(7), d.UsesScope(9))
 	}
@@ -41,7 +42,7 @@ func TestScopedEndpointsMoveToNewIndex(t *testing.T) {
 		if got := *peers[i].engine.Endpoint.Load(); got != want {
 			t.Errorf("peer %d is at %+v, want %+v", i, got, want)
 		}
-		if got := peers[i].path.name.known[0].Scope; got != want.Scope {
+		if got := peers[i].location.name.Known()[0].Scope; got != want.Scope {
 			t.Errorf("the name of peer %d has index %d, want %d", i, got, want.Scope)
 		}
 	}

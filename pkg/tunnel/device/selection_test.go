@@ -20,6 +20,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/sockets"
 )
 
 // portOf notes the port that a device has open.
@@ -39,7 +40,7 @@ func inForce(port *underlay.Fake, want underlay.Selection) bool {
 	return got.Equal(&want)
 }
 
-func selectionOf(h *devicetest.Host) device.SelectionReport {
+func selectionOf(h *devicetest.Host) sockets.SelectionReport {
 	return h.Stats().(device.Stats).Selection
 }
 
@@ -101,7 +102,7 @@ func TestPlannedFlowsArriveAtPlannedLane(t *testing.T) {
 		want := rangeOf(spread.DefaultPorts)
 		want.Plans = []underlay.Plan{{From: v4, Ports: fourPlans()}}
 		b.Await("the plan is in force", at.selects(want))
-		if got := selectionOf(b); got != (device.SelectionReport{ByPort: true, Plans: 1, Wanted: 1}) {
+		if got := selectionOf(b); got != (sockets.SelectionReport{ByPort: true, Plans: 1, Wanted: 1}) {
 			t.Errorf("reported as %+v", got)
 		}
 		a.Await("the plan is followed", func() bool { return a.PeerStatus(b).Spread.Planned })

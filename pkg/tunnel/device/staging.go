@@ -3,9 +3,11 @@
 package device
 
 import (
-	"bytes"
 	"container/list"
+	"context"
+	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
@@ -18,8 +20,8 @@ const (
 	maxPublished = 4 * maxStaged
 	// maxStagedBytes bounds the memory of the trains staged for one peer, since a train may have 64 KiB.
 	maxStagedBytes = 1 << 20
-	// maxStagedTotal bounds the memory of all staged trains of a device, however many peers are unreachable: a peer can make a hub send
-	// to all others.
+	// maxStagedTotal bounds the memory of all staged trains of a device, however many peers are
+	// unreachable. A peer can make a hub send to all others.
 	maxStagedTotal = 32 << 20
 	// stagedOverhead is the memory that a staged train takes besides its bytes: a stagedTrain and two list elements.
 	stagedOverhead = 3 * 48
@@ -36,9 +38,10 @@ type stagedTrains struct {
 // stagedQueue holds the trains that wait for a session with one peer, oldest first. stagedTrains.mu guards it, and all changes of the key pairs of
 // engine.Peer. So no train is added once lanes may send with a session.
 type stagedQueue struct {
+	peer    *Peer
 	trains  list.List // of *stagedTrain
 	bytes   int
-	sending int         // while trains are being sent: the number of those that may be added, plus 1; else 0
+	sending int         // while trains are being sent: the number of trains that may be added, plus 1; else 0
 	refusal drop.Reason // why no train is taken
 }
 
@@ -53,34 +56,18 @@ type stagedTrain struct {
 // size returns the memory of a train.
 func (s *stagedTrain) size() int { return cap(s.bytes) + stagedOverhead }
 
-// Stage implements engine.SlowPath. It decides, and hands the train over, under the lock of staged trains alone. So a handshake with the peer delays
-// no lane.
-func (p *Peer) Stage(train []byte, packets int) *session.Keypair {
-	keys, why := p.stageable()
-	if keys == nil && why == drop.None {
-		keys, why = p.stage(&stagedTrain{peer: p, bytes: bytes.Clone(train), packets: packets})
-	}
-	switch {
-	case keys != nil:
-		return keys
-	case why == drop.None:
-		p.post(taskHandshake)
-	default:
-		p.dropForPeer(why, packets)
-	}
-	return nil
-}
-
 // stageable returns the key pair to send with, if there is one by now, or the reason for which no train is taken.
-func (p *Peer) stageable() (*session.Keypair, drop.Reason) {
+func (q *stagedQueue) stageable() (*session.Keypair, drop.Reason) {
+	p := q.peer
 	p.dev.staged.mu.Lock()
 	defer p.dev.staged.mu.Unlock()
-	return p.stageableLocked()
+	return q.stageableLocked()
 }
 
 // stageableLocked is stageable for a caller that holds the lock of staged trains.
-func (p *Peer) stageableLocked() (*session.Keypair, drop.Reason) {
-	why := p.staged.refusal
+func (q *stagedQueue) stageableLocked() (*session.Keypair, drop.Reason) {
+	p := q.peer
+	why := q.refusal
 	if why == drop.TXDown && p.dev.starting.Load() {
 		return nil, drop.None // a worker starts the peer before its turn
 	}
@@ -90,13 +77,14 @@ func (p *Peer) stageableLocked() (*session.Keypair, drop.Reason) {
 	return nil, why
 }
 
-// stage appends a train, unless stageable says otherwise by now. Beyond the limits the oldest trains are dropped: those of the peer first, then
-// those of any. So a peer that has just become active keeps its first packets even while another host sends to many that do not answer.
-func (p *Peer) stage(s *stagedTrain) (*session.Keypair, drop.Reason) {
-	all, own := &p.dev.staged, &p.staged
+// add appends a train, unless stageable says otherwise by now. Beyond the limits the oldest trains
+// are dropped, first of the peer, then of any. So a peer that has just become active keeps its
+// first packets even while another host sends to many that do not answer.
+func (q *stagedQueue) add(s *stagedTrain) (*session.Keypair, drop.Reason) {
+	all, own := &q.peer.dev.staged, q
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if keys, why := p.stageableLocked(); keys != nil || why != drop.None {
+	if keys, why := q.stageableLocked(); keys != nil || why != drop.None {
 		return keys, why
 	}
 	room := own.room()
@@ -124,8 +112,9 @@ func (q *stagedQueue) room() int {
 	return maxStaged
 }
 
-// updateRefusal follows a change of what decides whether trains are staged. The caller holds mu.
-func (p *Peer) updateRefusal() {
+// updateRefusal follows a change that decides whether trains are staged. The caller holds mu.
+func (q *stagedQueue) updateRefusal() {
+	p := q.peer
 	why := drop.None
 	switch {
 	case p.removed, p.running && p.handshake.remote == nil:
@@ -135,82 +124,7 @@ func (p *Peer) updateRefusal() {
 	}
 	p.dev.staged.mu.Lock()
 	defer p.dev.staged.mu.Unlock()
-	p.staged.refusal = why
-}
-
-// publish sends the staged trains with keys, and then lets lanes send with them. Lanes may stage
-// further ones meanwhile, which are sent, too. Each round leaves room for half of the trains that
-// maxPublished still permits, so that it ends however fast they are. The caller holds mu.
-func (p *Peer) publish(keys *session.Keypair) {
-	for sent := 0; ; {
-		trains := p.publishOrTake(keys, min((maxPublished-sent)/2, maxStaged))
-		if len(trains) == 0 {
-			return
-		}
-		sent += len(trains)
-		for _, s := range trains {
-			p.dev.engine.Transmit(p.engine, keys, s.bytes)
-		}
-	}
-}
-
-// publishOrTake lets lanes send with keys if no train is staged. Else it removes and returns all, and lets lanes add room trains until it is
-// called again.
-func (p *Peer) publishOrTake(keys *session.Keypair, room int) (trains []*stagedTrain) {
-	all, own := &p.dev.staged, &p.staged
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	own.sending = room + 1
-	if own.trains.Len() == 0 {
-		own.sending = 0
-		p.engine.Current.Store(keys)
-	}
-	for e := own.trains.Front(); e != nil; e = own.trains.Front() {
-		s := e.Value.(*stagedTrain)
-		all.remove(s)
-		trains = append(trains, s)
-	}
-	return trains
-}
-
-// confirm notes that the peer has used keys, and lets lanes send with it if no train is staged. It returns false if keys is not the unconfirmed key
-// pair any more. Lanes call it.
-func (p *Peer) confirm(keys *session.Keypair) bool {
-	p.dev.staged.mu.Lock()
-	defer p.dev.staged.mu.Unlock()
-	if p.engine.Unconfirmed.Load() != keys {
-		return false
-	}
-	p.requests.confirmedKeys.Store(keys)
-	if keys.Restricted() {
-		return true
-	}
-	if p.staged.trains.Len() == 0 && p.staged.sending == 0 {
-		p.engine.Current.Store(keys)
-	}
-	return true
-}
-
-// clearKeys removes the current and the unconfirmed key pair.
-func (p *Peer) clearKeys() {
-	p.dev.staged.mu.Lock()
-	defer p.dev.staged.mu.Unlock()
-	p.engine.Current.Store(nil)
-	p.engine.Unconfirmed.Store(nil)
-}
-
-// clearCurrent removes the current key pair.
-func (p *Peer) clearCurrent() {
-	p.dev.staged.mu.Lock()
-	defer p.dev.staged.mu.Unlock()
-	p.engine.Current.Store(nil)
-}
-
-// setUnconfirmed sets the unconfirmed key pair, nil for none. Afterwards no lane confirms the one before.
-func (p *Peer) setUnconfirmed(keys *session.Keypair) {
-	p.dev.staged.mu.Lock()
-	defer p.dev.staged.mu.Unlock()
-	p.engine.Unconfirmed.Store(keys)
+	q.refusal = why
 }
 
 // dropOldest drops the first train of l, all of which are in order of age. The caller holds mu.
@@ -229,32 +143,67 @@ func (a *stagedTrains) remove(s *stagedTrain) {
 	a.bytes -= s.size()
 }
 
-// hasStaged reports whether trains wait for a session with the peer. Lanes may add some at any time, and post taskHandshake.
-func (p *Peer) hasStaged() bool {
+// has reports whether trains wait for a session with the peer. Lanes may add some at any time, and post taskHandshake.
+func (q *stagedQueue) has() bool {
+	p := q.peer
 	p.dev.staged.mu.Lock()
 	defer p.dev.staged.mu.Unlock()
-	return p.staged.trains.Len() > 0
+	return q.trains.Len() > 0
 }
 
-// dropStaged drops all staged trains of the peer.
-func (p *Peer) dropStaged() {
-	all := &p.dev.staged
+// drop drops all staged trains of the peer.
+func (q *stagedQueue) drop() {
+	all := &q.peer.dev.staged
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	for p.staged.trains.Len() > 0 {
-		all.dropOldest(&p.staged.trains, drop.TXStagedExpired)
+	for q.trains.Len() > 0 {
+		all.dropOldest(&q.trains, drop.TXStagedExpired)
 	}
 }
 
-// dropStaged drops the staged trains of all peers.
-func (d *Device) dropStaged() {
-	all := &d.staged
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	for all.order.Len() > 0 {
-		all.dropOldest(&all.order, drop.TXStagedExpired)
+// dropAll drops the staged trains of all peers.
+func (a *stagedTrains) dropAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for a.order.Len() > 0 {
+		a.dropOldest(&a.order, drop.TXStagedExpired)
 	}
 }
 
-// dropForPeer counts n packets to the peer as dropped.
-func (p *Peer) dropForPeer(why drop.Reason, n int) { p.dev.engine.DropForPeer(p.engine, why, n) }
+// checkStuck reports whether packets wait although nothing will send them. If so, and with restart, it sends them or starts a handshake.
+func (q *stagedQueue) checkStuck(now int64, restart bool) bool {
+	p := q.peer
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sessions.promoteNext()
+	usable := p.engine.Current.Load().Usable(now)
+	if !p.running || !q.has() || (!usable && p.handshake.pending()) || p.sessions.inUse().Restricted(now) {
+		return false
+	}
+	if !restart {
+		return true
+	}
+	q.logStuck(now, usable)
+	if usable {
+		p.sessions.publish(p.sessions.current.keys) // sends them
+	} else {
+		p.handshake.initiate(now)
+	}
+	p.armTimer(now)
+	return true
+}
+
+// logStuck logs that packets waited although there was a session, or because nobody had started a handshake. The caller holds mu.
+func (q *stagedQueue) logStuck(now int64, session bool) {
+	p := q.peer
+	level := slog.LevelWarn
+	if !p.dev.failuresLog.Allow(now, time.Minute) {
+		level = slog.LevelDebug
+	}
+	log := p.log().With("peer", p.key)
+	if session {
+		log.Log(context.Background(), level, "packets to the peer stalled although there was a session, sending them now")
+		return
+	}
+	log.Log(context.Background(), level, "packets to the peer stalled because no handshake was under way, starting a handshake now")
+}

@@ -4,13 +4,19 @@ package device
 
 import (
 	"bytes"
+	"net/netip"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/chachapoly"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/sockets"
 )
 
 // Status returns a snapshot of configuration and peers, sorted by public key. It holds secrets.
@@ -22,47 +28,29 @@ func (d *Device) Status() config.Status {
 		PrivateKey:  d.private,
 		ListenPort:  d.listenPort,
 		FwMark:      d.mark.Load(),
-		Peers:       make([]config.PeerStatus, 0, len(d.peers)),
+		Peers:       make([]config.PeerStatus, 0, len(d.peers.list)),
 		Spread:      d.spreading.Load().mode,
-		SpreadPorts: d.spreadPorts(),
+		SpreadPorts: d.outer.spreadPorts(),
 		Spray:       d.spreading.Load().spray,
 		Lanes:       d.engine.Lanes(),
 	}
 	if id := d.identity.Load(); id != nil {
 		s.PublicKey = id.Public()
 	}
-	for _, p := range d.peers {
+	for _, p := range d.peers.list {
 		s.Peers = append(s.Peers, p.status())
 	}
 	slices.SortFunc(s.Peers, func(a, b config.PeerStatus) int { return bytes.Compare(a.PublicKey[:], b.PublicKey[:]) })
 	return s
 }
 
-func (p *Peer) status() config.PeerStatus {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := config.PeerStatus{
-		PublicKey:     p.key,
-		Name:          p.nameText(),
-		PresharedKey:  p.handshake.psk,
-		LastHandshake: p.handshake.completedAt,
-		Keepalive:     p.timers.keepalive,
-		AllowedIPs:    p.dev.engine.Routes.Prefixes(p.engine),
-	}
-	if to := p.engine.Endpoint.Load(); to != nil {
-		s.Endpoint = config.Endpoint{AddrPort: to.Dst, Scope: to.Scope}
-	}
-	s.EndpointName = p.endpointName()
-	s.RxBytes, s.TxBytes = p.engine.Traffic()
-	s.Handshake = p.reportHandshake()
-	s.PostQuantum = p.quantum.report(p.dev.clock())
-	s.Spread, s.PathMTU, s.Packets = p.path.spread, p.reportPathMTU(), config.PeerPackets(p.engine.Packets())
-	return s
-}
+// SelectionReport describes how receive lanes are selected.
+type SelectionReport = sockets.SelectionReport
 
 // Stats is the response to the control socket's stats request, in JSON.
 type Stats struct {
-	// Version is of the program, and Features are what its control socket understands (uapi.Features); both are set by package daemon.
+	// Version is of the program, and Features name the requests that its control socket understands
+	// (uapi.Features). Package daemon sets both.
 	Version   string            `json:"version,omitempty"`
 	Features  []string          `json:"features,omitempty"`
 	Interface string            `json:"interface"`
@@ -84,7 +72,7 @@ type Stats struct {
 	FailingHandshakes config.HandshakeReport `json:"failing_handshakes"`
 	// Names has the peers that have names.
 	Names config.NameReport `json:"names,omitempty"`
-	// Handshakes counts those of all present and removed peers.
+	// Handshakes counts for all present and removed peers.
 	Handshakes HandshakeStats `json:"handshakes"`
 	// Stalls counts what took packets and made no progress.
 	Stalls  config.StallReport `json:"stalls"`
@@ -98,81 +86,217 @@ type Stats struct {
 
 // Stats returns a snapshot of all counters. It holds no secrets.
 func (d *Device) Stats() any {
-	s := Stats{Interface: d.cfg.TUN.Name(), TUN: d.cfg.TUN.Features(), Stats: d.trafficStats()}
-	d.addTUNDrops(&s.Stats)
-	if port := d.port.Load(); port != nil {
+	s := Stats{Interface: d.cfg.TUN.Name(), TUN: d.cfg.TUN.Features(), Stats: d.counts.traffic()}
+	d.counts.addTUNDrops(&s.Stats)
+	if port := d.outer.port.Load(); port != nil {
 		s.Up, s.Underlay = true, port.Features()
 	}
-	s.Spread, s.Selection, s.Path = d.spreadReport(), d.selection.report(), d.underlayReport()
-	s.PathMTU = d.pathMTUReport()
+	s.addPeers(d)
+	s.Selection, s.Path = d.outer.selection.Report(), d.outer.report()
 	configured := d.configured()
-	s.PathMTUErrors, s.Settings = d.icmpCounts.snapshot(), configured.Texts()
-	s.Handshakes, s.FailingHandshakes = d.handshakeCounts.snapshot(), d.handshakeReport()
-	s.PostQuantum = d.postQuantumReport()
-	s.Names, s.Stalls = d.nameReport(), d.stallReport()
+	s.PathMTUErrors, s.Settings = d.icmp.counts.snapshot(), configured.Texts()
+	s.Handshakes, s.Stalls = d.counts.handshakes.snapshot(), d.stalls.report()
 	s.Cipher, s.Workers = chachapoly.Implementation(), d.cfg.Pool.Workers()
 	return s
 }
 
-// eachPeer calls f with each peer's key in base64, while it holds the peer's mu. It takes no lock that configuration holds for long.
-func (d *Device) eachPeer(f func(key string, p *Peer)) {
-	d.peersMu.RLock()
-	defer d.peersMu.RUnlock()
-	for key, p := range d.peers {
+// reportPeers returns what of returns for each peer, if ok, by public key in base64. It takes no lock that configuration holds for long.
+func reportPeers[R any](d *Device, of func(p *Peer) (r R, ok bool)) map[string]R {
+	reports := map[string]R{}
+	d.peers.each(func(key string, p *Peer) {
+		if r, ok := of(p); ok {
+			reports[key] = r
+		}
+	})
+	return reports
+}
+
+// addPeers fills in the part of s that concerns peers.
+func (s *Stats) addPeers(d *Device) {
+	ports, spreading, now := d.outer.spreadPorts(), d.spreading.Load(), d.clock()
+	s.Spread = config.SpreadReport{
+		Mode: spreading.mode, FirstPort: ports.First, LastPort: ports.Last, Spray: spreading.spray, Lanes: d.engine.Lanes(),
+		Peers: reportPeers(d, func(p *Peer) (config.PeerSpread, bool) { return p.spread.report, true }),
+	}
+	s.PathMTU = reportPeers(d, func(p *Peer) (config.PathMTU, bool) { return p.mtu.report(), true })
+	s.PostQuantum = d.counts.quantum.report()
+	s.PostQuantum.Policy = config.PostQuantum(d.postQuantum.Load()).Or(config.DefaultPostQuantum)
+	s.PostQuantum.Peers = reportPeers(d, func(p *Peer) (config.PeerPostQuantum, bool) {
+		r := p.quantum.report(now)
+		return r, r.Policy != config.PostQuantumOff || r.Own
+	})
+	s.FailingHandshakes = reportPeers(d, func(p *Peer) (config.PeerHandshake, bool) {
+		r := p.handshake.report()
+		return r, r.Failing()
+	})
+	s.Names = reportPeers(d, func(p *Peer) (config.PeerName, bool) {
+		names := p.peerName()
+		return names, names != config.PeerName{}
+	})
+}
+
+// ProbePeer tests the path to a peer with a message that the peer answers. It is an initiation if
+// there is no session and none was sent lately. Else it is a probe if the peer answers probes and
+// none is under way. It does not wait for the answer: a later call reports it. ok is false if there
+// is no such peer.
+func (d *Device) ProbePeer(key noise.PublicKey) (report config.PeerProbe, ok bool) {
+	p := d.peers.lookup(key)
+	if p == nil {
+		return config.PeerProbe{}, false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now, keys := d.clock(), p.engine.Current.Load()
+	r := config.PeerProbe{
+		Up: p.running, Session: keys.Usable(now),
+		Echoes: p.hello.exchange.Remote.Probes && d.spreading.Load().mode != config.SpreadOff,
+	}
+	switch {
+	case r.Up && r.Session && r.Echoes:
+		p.probing.sendEcho(keys, now)
+	case r.Up && !r.Session:
+		p.handshake.initiate(now)
+		p.armTimer(now)
+	}
+	r.Handshake, r.Reflected = p.handshake.report(), p.reflections.answered.Load()
+	if e := p.probing.echo; e != nil {
+		r.Sent, r.Answered, r.RTT = e.sent, e.answered, time.Duration(e.rtt)
+	}
+	return r, true
+}
+
+// AdmitReflection reports whether a reflector answers a request that came through the tunnel. Its
+// source is an allowed IP of a peer, and the peer has sent fewer than eight others in this second.
+// Then isLocal reports whether it is an address of this host, which gets no answer.
+func (d *Device) AdmitReflection(from netip.Addr, isLocal func(netip.Addr) bool) bool {
+	e, ok := d.engine.Routes.Lookup(from)
+	if !ok {
+		return false
+	}
+	p, ok := e.SlowPath.(*Peer)
+	if !ok || !p.reflections.rate.Allow(d.clock(), time.Second) || isLocal(from) {
+		return false
+	}
+	p.reflections.answered.Add(1)
+	return true
+}
+
+// reflections limits and counts the requests of a peer that a reflector answers. It is safe for concurrent use.
+type reflections struct {
+	rate     pace.Rate
+	answered atomic.Uint64
+}
+
+// SessionEndpoint is the endpoint of a peer that has a session. It holds no secret.
+type SessionEndpoint struct {
+	PublicKey     noise.PublicKey `json:"public_key"`
+	Endpoint      netip.AddrPort  `json:"endpoint"`
+	LastHandshake time.Time       `json:"last_handshake"`
+}
+
+// SessionEndpoints returns the device's public key and the endpoints of the peers that have a
+// session. They are for Config.Recall of a process that replaces this one after a crash. ok is
+// false if the device has no key or has ended. It is safe for concurrent use.
+func (d *Device) SessionEndpoints() (own noise.PublicKey, list []SessionEndpoint, ok bool) {
+	id := d.identity.Load()
+	d.mu.Lock()
+	closed := d.closed
+	d.mu.Unlock()
+	if id == nil || closed {
+		return own, nil, false
+	}
+	d.peers.mu.RLock()
+	defer d.peers.mu.RUnlock()
+	for key, p := range d.peers.list {
 		p.mu.Lock()
-		f(key.Base64(), p)
+		at, completed := p.engine.Endpoint.Load(), p.handshake.completedAt
+		if at != nil && at.Scope == 0 && p.sessions.has() { // the number of a scope may change
+			list = append(list, SessionEndpoint{key, at.Dst, completed})
+		}
 		p.mu.Unlock()
 	}
+	return id.Public(), list, true
 }
 
-// spreadReport reports the spread to each peer.
-func (d *Device) spreadReport() config.SpreadReport {
-	ports := d.spreadPorts()
-	r := config.SpreadReport{
-		Mode: d.spreading.Load().mode, FirstPort: ports.First, LastPort: ports.Last, Spray: d.spreading.Load().spray, Lanes: d.engine.Lanes(),
-		Peers: map[string]config.PeerSpread{},
+// Flows returns the busiest flows of all lanes (engine.Engine.Flows).
+func (d *Device) Flows() FlowReport {
+	flows, since := d.engine.Flows()
+	r := FlowReport{Interface: d.cfg.TUN.Name(), Lanes: d.engine.Lanes(), Now: d.clock(), Since: since, Flows: []Flow{}}
+	peers := d.peers.byEngine()
+	port := d.outer.port.Load()
+	for i := range flows {
+		f := &flows[i]
+		p, ok := peers[f.Peer]
+		if !ok { // the peer was removed
+			continue
+		}
+		flow := flowOf(f, p)
+		if !f.Received && port != nil {
+			flow.OuterPort = port.Source(f.Source)
+		}
+		r.Flows = append(r.Flows, flow)
 	}
-	d.eachPeer(func(key string, p *Peer) { r.Peers[key] = p.path.spread })
 	return r
 }
 
-// pathMTUReport reports the path MTU of each peer.
-func (d *Device) pathMTUReport() config.PathMTUReport {
-	r := config.PathMTUReport{}
-	d.eachPeer(func(key string, p *Peer) { r[key] = p.reportPathMTU() })
-	return r
+func flowOf(f *engine.FlowStats, p *Peer) Flow {
+	flow := Flow{
+		FlowID: FlowID{Direction: "tx", Peer: p.key.Base64(), Name: p.nameText()}, Lane: f.Lane, OuterPort: f.Port, Sprayed: f.Sprayed,
+		Packets: f.Packets, Bytes: f.Bytes, Marks: f.Marks, Drops: f.Drops, First: f.First, Last: f.Last,
+	}
+	if f.Received {
+		flow.Direction = "rx"
+	}
+	if f.Flow.Source.IsValid() {
+		flow.Protocol = f.Flow.Protocol.String()
+		flow.Source, flow.Destination = endText(f.Flow.Source), endText(f.Flow.Destination)
+	}
+	return flow
 }
 
-// postQuantumReport reports the sessions with each peer.
-func (d *Device) postQuantumReport() config.PostQuantumReport {
-	r, now := d.quantumCounts.report(), d.clock()
-	r.Policy, r.Peers = config.PostQuantum(d.postQuantum.Load()).Or(config.DefaultPostQuantum), map[string]config.PeerPostQuantum{}
-	d.eachPeer(func(key string, p *Peer) {
-		if q := p.quantum.report(now); q.Policy != config.PostQuantumOff || q.Own {
-			r.Peers[key] = q
-		}
-	})
-	return r
+// endText returns address and port, or the address of a flow without ports.
+func endText(end netip.AddrPort) string {
+	if end.Port() == 0 {
+		return end.Addr().String()
+	}
+	return end.String()
 }
 
-// handshakeReport reports the peers whose handshakes fail.
-func (d *Device) handshakeReport() config.HandshakeReport {
-	r := config.HandshakeReport{}
-	d.eachPeer(func(key string, p *Peer) {
-		if h := p.reportHandshake(); h.Failing() {
-			r[key] = h
-		}
-	})
-	return r
+// FlowReport is the response to the control socket's flows request, in JSON. It has the addresses of users: only the control socket
+// passes it on, never a metric or a log line.
+type FlowReport struct {
+	Interface string `json:"interface"`
+	Lanes     int    `json:"lanes"`
+	// Times are nanoseconds of one monotonic clock: of this report, and of the beginning of counting.
+	Now   int64  `json:"now"`
+	Since int64  `json:"since"`
+	Flows []Flow `json:"flows"`
 }
 
-// nameReport reports the peers that have names.
-func (d *Device) nameReport() config.NameReport {
-	r := config.NameReport{}
-	d.eachPeer(func(key string, p *Peer) {
-		if names := p.peerName(); names != (config.PeerName{}) {
-			r[key] = names
-		}
-	})
-	return r
+// Flow is one inner flow in one direction of one lane. Counters begin when the lane's table gets an entry for the flow.
+type Flow struct {
+	FlowID
+	Lane      int    `json:"lane"` // FlowReport.Lanes for the slow path
+	OuterPort uint16 `json:"outer_port"`
+	Sprayed   int    `json:"sprayed,omitempty"` // sent flows: the number of source ports over which the flow is sprayed; absent for none
+	Packets   uint64 `json:"packets"`
+	Bytes     uint64 `json:"bytes"`
+	Marks     uint64 `json:"marks"`
+	Drops     uint64 `json:"drops"`
+	First     int64  `json:"first"`
+	Last      int64  `json:"last"`
 }
+
+// FlowID identifies a flow.
+type FlowID struct {
+	Direction string `json:"direction"`      // rx or tx
+	Peer      string `json:"peer"`           // public key, base64
+	Name      string `json:"name,omitempty"` // of the peer, for people
+	// Protocol, Source and Destination are empty for messages that the receive queue dropped before they were opened.
+	Protocol    string `json:"protocol"` // such as tcp, or a number
+	Source      string `json:"source"`
+	Destination string `json:"destination"`
+}
+
+// StuckLanes returns the lanes that make no progress, such as rx0. It takes no lock of a peer, so its cost does not grow with them.
+func (d *Device) StuckLanes() []string { return d.stalls.report().Lanes }

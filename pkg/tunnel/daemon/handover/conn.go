@@ -55,15 +55,17 @@ const (
 	offerSize = len(magic) + 4
 	// stoppedTimeout is how long the predecessor waits for the successor while neither carries packets.
 	stoppedTimeout = 5 * time.Second
-	// perPeerTimeout is what each peer adds to the time between Prepare and Take, in which the successor computes a Diffie-Hellman for it.
+	// perPeerTimeout is added for each peer to the time between Prepare and Take, in which the
+	// successor computes a Diffie-Hellman for it.
 	perPeerTimeout = 200 * time.Microsecond
 	// Timeout is how long either side waits while the other carries packets. It is longer than stoppedTimeout, so that the successor
 	// does not give up first.
 	Timeout = 20 * time.Second
 	// maxFDsPerMessage is how many descriptors are sent in one message (SCM_MAX_FD is 253).
 	maxFDsPerMessage = 200
-	// maxDescriptors is the maximum number of descriptors that are sent at once: the state, the control socket, one for each lane, the holder of the
-	// listen port, and the source ports.
+	// maxDescriptors is the maximum number of descriptors that are sent at once. They are the
+	// state, the control socket, one for each lane, the holder of the listen port, and the source
+	// ports.
 	maxDescriptors = 3 + config.MaxLanes + underlay.MaxSources
 )
 
@@ -241,8 +243,8 @@ func (c Conn) requestState(t *Tunnel) (*State, []int, error) {
 	return s, fds, err
 }
 
-// Send sends a message. One byte always finds room, so it needs no deadline, which could pass while this process is suspended: an error means
-// that the other side has closed the connection.
+// Send sends a message. One byte always finds room, so it needs no deadline, which could pass while
+// this process is suspended. An error means that the other side has closed the connection.
 func (c Conn) Send(m Message) error {
 	if err := c.SetWriteDeadline(time.Time{}); err != nil {
 		return err
@@ -346,7 +348,7 @@ func (c Conn) receiveFile(timeout time.Duration) ([]byte, []int, error) {
 	return b, fds[1:], nil
 }
 
-// assignSockets is the inverse of what SendTunnel does. The number of descriptors must match the state.
+// assignSockets is the inverse of SendTunnel. The number of descriptors must match the state.
 func (t *Tunnel) assignSockets(fds []int) {
 	t.ControlFD, fds = fds[0], fds[1:]
 	lanes, fds := fds[:t.Lanes], fds[t.Lanes:]
@@ -371,7 +373,8 @@ func (c Conn) sendFDs(fds []int) error {
 	return nil
 }
 
-// receiveFDs returns the descriptors of sendFDs, which are the caller's. After an error it returns those that have arrived.
+// receiveFDs returns the descriptors of sendFDs, which are the caller's. After an error it returns
+// the descriptors that have arrived.
 func (c Conn) receiveFDs(timeout time.Duration) (fds []int, err error) {
 	if err := c.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		return nil, err

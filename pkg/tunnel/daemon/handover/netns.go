@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errOtherNetNS is the error for a predecessor in another network namespace. Sockets that the successor opened later, such as a new
-// listen port, would be in its own namespace, and the interface would stay in the other.
+// errOtherNetNS is the error for a predecessor in another network namespace. Sockets that the
+// successor opened later, such as a new listen port, would be in its own namespace. The interface
+// would stay in the other.
 var errOtherNetNS = errors.New("the daemon is in another network namespace than this process")
 
 // checkSocketNetNS fails if a socket is in another network namespace than the calling thread. It returns nil where the kernel does not
@@ -35,7 +36,7 @@ func checkSocketNetNS(fd int) error {
 // namespace (pid 0), or its /proc files cannot be read.
 func checkProcessNetNS(pid int) error {
 	if self, err := os.Readlink("/proc/self"); pid == 0 || err != nil || self != strconv.Itoa(os.Getpid()) {
-		return nil // or /proc is that of another PID namespace
+		return nil // or /proc shows another PID namespace
 	}
 	var other unix.Stat_t
 	if unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &other) != nil {

@@ -64,8 +64,9 @@ func (t *Tunnel) CloseFDs() error {
 	return closeAll(fds)
 }
 
-// State describes a tunnel without its descriptors. Those are sent after it: with a snapshot the TUN queues, with a stopped tunnel the control
-// socket, the sockets of the lanes, the one that holds the listen port, and the sockets of the source ports. It holds secrets.
+// State describes a tunnel without its descriptors. They are sent after it. With a snapshot they
+// are the TUN queues. With a stopped tunnel they are the control socket and the sockets of the
+// lanes, of the listen port and of the source ports. It holds secrets.
 type State struct {
 	Name    string `json:"name"`
 	Queues  int    `json:"queues"`

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package devicetest, ropewalk's own, makes devices for tests: a Host is a device between an in-memory TUN and an underlay, which is an
-// in-memory LAN or real UDP sockets on the loopback. It works in a synctest bubble too, real sockets excepted.
+// Package devicetest, ropewalk's own, makes devices for tests. A Host is a device between an in-memory TUN and an
+// underlay. The underlay is an in-memory LAN or real UDP sockets on the loopback. It works in a
+// synctest bubble too, real sockets excepted.
 package devicetest
 
 import (
@@ -44,14 +45,14 @@ type Options struct {
 	NoIPv6 bool         // of NewUDP: do without, as on a host that has none
 	Plan   device.Planner
 	Clock  engine.Clock // by default, the device's
-	// Route and Loops are those of device.Config.
+	// Route and Loops are as in device.Config.
 	Route func(*underlay.Endpoint, uint32) device.Route
 	Loops func(*underlay.Endpoint, uint16, uint32) (bool, error)
-	// OwnError is that of device.Config.
+	// OwnError is as in device.Config.
 	OwnError func(*toobig.Message) bool
-	// Resolve is that of device.Config.
+	// Resolve is as in device.Config.
 	Resolve func(ctx context.Context, name string, mark uint32) (device.Resolved, error)
-	// Recall is that of device.Config.
+	// Recall is as in device.Config.
 	Recall func(own, peer noise.PublicKey) (netip.AddrPort, bool)
 	// WrapPort, if set, may put something between the device and its port.
 	WrapPort func(underlay.Port) underlay.Port

@@ -12,8 +12,9 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// burst is the number of trains that a lane sends before it waits until they have arrived: few enough that no queue of the
-// in-memory edges is ever full, and that the memory which those keep is soon as much as it will ever be.
+// burst is the number of trains that a lane sends before it waits until they have arrived. It is so
+// small that no queue of the in-memory edges is ever full. The memory of the queues is soon as much
+// as it will ever be.
 const burst = 64
 
 // Load is traffic in both directions between two hosts that must arrive whole and in order. Flows keep to their lane.

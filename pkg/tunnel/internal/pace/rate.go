@@ -8,7 +8,7 @@ import (
 )
 
 // Burst is the usual limit of a Rate. It holds for hellos of one peer in a second and for log
-// messages of one kind in a minute. It also holds for port plans for one peer in a minute: each may
+// messages of one kind in a minute. It also holds for port plans for one peer in a minute. Each may
 // move the flows of all peers with its address to other lanes.
 const Burst = 8
 

@@ -62,7 +62,7 @@ func (r *Turns[P]) Concerns(p P) bool {
 	return running || waiting
 }
 
-// Count returns the number of peers that have their turn, and of those that wait.
+// Count returns the number of peers that have their turn, and of peers that wait.
 func (r *Turns[P]) Count() (running, waiting int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

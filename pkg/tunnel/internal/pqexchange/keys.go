@@ -11,9 +11,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
 )
 
-// minUnfit is the number of initiations of one attempt whose responses fit no key, so that the ring is
-// erased: two different keys of the two ends share an id. Neither silence nor some forged responses may
-// have this effect.
+// minUnfit is the number of initiations of one attempt whose responses fit no key, so that the ring
+// is erased. Two different keys of the two ends then share an id. Neither silence nor some forged
+// responses may have this effect.
 const minUnfit = 9
 
 // Mark marks the timestamp of an initiation, and notes the key that it names. announces says that this

@@ -19,8 +19,8 @@ const (
 	// exchangeRetry is the time, in ns, after which an exchange may begin that has waited while
 	// handshakes were under load.
 	exchangeRetry = int64(time.Second)
-	// upgradePause is the minimum time, in ns, between an initiation and the next one that a new key
-	// causes: peers drop initiations that follow within 20 ms (peer.HandshakeInitiationRate).
+	// upgradePause is the minimum time, in ns, between an initiation and the next one if a new key
+	// causes it. Peers drop initiations that follow within 20 ms (peer.HandshakeInitiationRate).
 	upgradePause = int64(25 * time.Millisecond)
 	// baseGrace is the time, in ns, for which a peer that had post-quantum sessions may have others
 	// before that is a downgrade. Each restart of the peer makes one.
@@ -248,9 +248,9 @@ func (m *Machine) End() {
 	m.baseSince, m.warned, m.since = 0, false, 0
 }
 
-// downgradeAt returns since when the session in use is a downgrade, or when it will be one: sessions
-// with the peer had keys of exchanges, and have none for some time. 0 is for never: without a session,
-// and if data needs no key or is blocked without.
+// downgradeAt returns since when the session in use is a downgrade, or when it will be one.
+// Sessions with the peer had keys of exchanges, and have none for some time. 0 is for never:
+// without a session, and if data needs no key or is blocked without.
 func (m *Machine) downgradeAt(current Session, now int64) int64 {
 	if m.Policy() != config.PostQuantumAuto || m.had.IsZero() || m.baseSince == 0 || !current.usable(now) {
 		return 0
@@ -271,7 +271,7 @@ func (m *Machine) Had() time.Time {
 	return m.had
 }
 
-// Report describes the session in use. configured is the policy without regard of spread, and unknown
+// Report describes the session in use. configured is the policy without regard of spread. unknown
 // is why there is no hello of the peer, nil if that is not the reason.
 func (m *Machine) Report(configured config.PostQuantum, current Session, unknown error, now int64) config.PeerPostQuantum {
 	r := config.PeerPostQuantum{Policy: configured}
