@@ -72,13 +72,13 @@ mutant 'zero secret accepted' $pq/kem.go 's/, make\(\[\]byte, mlkem.SharedKeySiz
 run='Quantum|Required|Policy|Auto|Restarted|Stock|Waking|Erasure|Upgrade|Changed|Unfit|Silence|Effective|Answerer|Preshared'
 dev=pkg/tunnel/device machine=pkg/tunnel/internal/pqexchange
 mutant 'responder ignores the id and takes the newest key' $machine/keys.go 's/(id, named := t.Named\(\)\n)/$1\tif list := m.Keys(); len(list) > 0 {\n\t\tid = list[len(list)-1].ID\n\t}\n/' ./$dev
-mutant 'responder answers base although it has the key' $dev/handshake.go 's/PresharedKey\(named, /PresharedKey(postquantum.Key{}, /; s/(func \(p \*Peer\) createResponse.*\n)/$1\t_ = named\n/' ./$dev
+mutant 'responder answers base although it has the key' $dev/handshake.go 's/PresharedKey\(named, /PresharedKey(postquantum.Key{}, /; s/(func \(h \*handshakes\) createResponse.*\n)/$1\t_ = named\n/' ./$dev
 mutant 'initiator does not try base' $machine/keys.go 's/ConsumeResponse\(msg, \&mixed, psk\)/ConsumeResponse(msg, \&mixed)/' ./$dev
-mutant 'required sends staged packets under base' $dev/session.go 's/if b.keys.Restricted\(\) \{\n\t\tp.clearCurrent\(\)\n\t\} else \{\n\t\tp.publish\(b.keys\)\n\t\}/p.publish(b.keys)/' ./$dev
+mutant 'required sends staged packets under base' $dev/session.go 's/if b.keys.Restricted\(\) \{\n\t\ts.clearCurrent\(\)\n\t\} else \{\n\t\ts.publish\(b.keys\)\n\t\}/s.publish(b.keys)/' ./$dev
 mutant 'required accepts data under base' pkg/dataplane/internal/receive/deliver.go 's/case keys.Restricted\(\):/case keys.Restricted() \&\& false:/' ./$dev
 mutant 'some forged responses count as mismatch' $machine/keys.go 's/minUnfit = 9/minUnfit = 1/' ./$dev
-mutant 'ring not overwritten by a copy of the machine' $dev/renew.go 's/\t\tp.quantum.machine.Load\(\).Erase\(\).*\n//' ./$dev
+mutant 'ring not overwritten by a copy of the machine' $dev/events.go 's/\t\tp.quantum.machine.Load\(\).Erase\(\).*\n//' ./$dev
 mutant 'ring not overwritten when the interface goes down' $dev/peer.go 's/\tp.quantum.machine.Load\(\).Erase\(\)\n//' ./$dev
-mutant 'ring missing in the state that is handed over' $dev/peer_handover.go 's/, Exchanges: p.quantum.save\(\)//' ./$dev
+mutant 'ring missing in the state that is handed over' $dev/handover.go 's/, Exchanges: p.quantum.save\(\)//' ./$dev
 mutant 'upgrade in place forgets the ring' $machine/keys.go 's/m.exchange.Ring.Restore\(keys\)/_ = keys/' ./$dev
 exit $status
