@@ -16,7 +16,7 @@ import (
 // defaultPackages are the packages whose behaviour depends on the kernel.
 var defaultPackages = []string{
 	"./pkg/netio/tun", "./pkg/netio/underlay/udp", "./pkg/protocol/offload", "./pkg/netio/hostnet", "./pkg/ebpf/programs", "./pkg/ebpf/hook", "./pkg/ebpf/guard", "./pkg/ebpf/spreader",
-	"./pkg/cluster/agent", "./test/interop", "./test/spread", "./test/flannel", "./test/compare", "./test/bench/remote",
+	"./pkg/cluster/agent", "./pkg/cluster/host", "./test/interop", "./test/spread", "./test/flannel", "./test/compare", "./test/bench/remote",
 }
 
 // hostOnlyTests returns tests that do not depend on the kernel and take minutes in an emulator. `make test` runs them on the host.

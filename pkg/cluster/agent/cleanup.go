@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
@@ -110,19 +111,12 @@ func (c *CleanupConfig) stay(ctx context.Context, strict bool) {
 // dropsCleartext reports whether packets for other nodes' pods are dropped while no tunnel runs: the routes of the last agent say so. If they
 // cannot be read, it assumes that.
 func dropsCleartext(log *slog.Logger) bool {
-	for _, table := range []int{routeTable, nodeTable} {
-		routes, err := agentRoutes(table)
-		if err != nil {
-			log.Warn("reading the agent's routes failed, keeping them until the end of the cleanup: they may keep traffic from leaving in the clear", "error", err)
-			return true
-		}
-		for k := range routes {
-			if k.kind == unix.RTN_BLACKHOLE {
-				return true
-			}
-		}
+	routes, err := host.RouteTypes()
+	if err != nil {
+		log.Warn("reading the agent's routes failed, keeping them until the end of the cleanup: they may keep traffic from leaving in the clear", "error", err)
+		return true
 	}
-	return false
+	return routes[unix.RTN_BLACKHOLE] > 0
 }
 
 // withdraw empties the node's announcement, and reduces its status to a condition that it has no agent. It reports whether other nodes will learn of it.
@@ -238,13 +232,13 @@ func (c *CleanupConfig) removeTunnel() error {
 }
 
 func (c *CleanupConfig) removeRoutes() error {
-	if _, err := setPlaintextFilter(c.Tunnel, false, nil); err != nil {
-		c.Log.Warn("cleanup could not remove the nftables table that drops unencrypted packets, leaving it: without the tunnel it drops nothing", "interface", c.Tunnel, "table", "inet "+filterTable, "error", err)
+	if _, err := (host.System{}).SetPlaintextFilter(c.Tunnel, false, nil); err != nil {
+		c.Log.Warn("cleanup could not remove the nftables table that drops unencrypted packets, leaving it: without the tunnel it drops nothing", "interface", c.Tunnel, "table", "inet "+host.FilterTable, "error", err)
 	}
 	if err := c.Guard.Remove(); err != nil {
 		return err // it may drop what the routes still keep from leaving in the clear
 	}
-	n, err := applyRouting(c.Tunnel, nil)
+	n, err := (host.System{}).SetRoutes(c.Tunnel, nil)
 	if n > 0 {
 		c.Log.Info("cleanup removed the routes into the tunnel: traffic to other nodes leaves unencrypted from now on", "routes", n)
 	}

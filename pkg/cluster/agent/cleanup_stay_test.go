@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -27,16 +28,6 @@ type forgetfulEngine struct {
 func (e forgetfulEngine) Forget() error {
 	e.onForget()
 	return nil
-}
-
-// routeKinds returns the kinds of the agent's routes.
-func routeKinds() (kinds map[int]bool, err error) {
-	routes, err := agentRoutes(routeTable)
-	kinds = map[int]bool{}
-	for k := range routes {
-		kinds[k.kind] = true
-	}
-	return kinds, err
 }
 
 // replacement is a cleanup in the place of an agent, with what the host has at each of its steps.
@@ -59,7 +50,7 @@ func newReplacement(t *testing.T, cleartext bool) *replacement {
 		if err := addTunnel(tunnel); err != nil {
 			return err
 		}
-		_, err := applyRouting(tunnel, &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}, Cleartext: cleartext})
+		_, err := (host.System{}).SetRoutes(tunnel, &host.Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}, Cleartext: cleartext})
 		return err
 	})
 	return r
@@ -67,11 +58,11 @@ func newReplacement(t *testing.T, cleartext bool) *replacement {
 
 // note appends a step with the routes that the host has at that time.
 func (r *replacement) note(step string) {
-	kinds, err := routeKinds()
+	kinds, err := host.RouteTypes()
 	if err != nil {
 		r.Error(err)
 	}
-	seen := fmt.Sprintf("%s: routes %v, blackholes %v", step, kinds[unix.RTN_UNICAST], kinds[unix.RTN_BLACKHOLE])
+	seen := fmt.Sprintf("%s: routes %v, blackholes %v", step, kinds[unix.RTN_UNICAST] > 0, kinds[unix.RTN_BLACKHOLE] > 0)
 	if !slices.Contains(r.seen, seen) { // two objects are published
 		r.seen = append(r.seen, seen)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"k8s.io/client-go/rest"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
@@ -54,9 +55,10 @@ func cleanupOf(t *testing.T, tunnel string) CleanupConfig {
 
 // TestCleanupFailsBesideAgent has a running agent hold its lock.
 func TestCleanupFailsBesideAgent(t *testing.T) {
-	inNamespace(t, func() error {
+	h, _ := emptyHost(t)
+	in(t, h, func() error {
 		c := cleanupOf(t, "tunnel")
-		if _, err := applyRouting("tunnel", &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}); err != nil {
+		if _, err := (host.System{}).SetRoutes("tunnel", &host.Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}); err != nil {
 			return err
 		}
 		var agent instanceLock
@@ -66,7 +68,7 @@ func TestCleanupFailsBesideAgent(t *testing.T) {
 		if err := Cleanup(t.Context(), c); !errors.Is(err, errAgentRuns) {
 			t.Errorf("beside an agent: %v", err)
 		}
-		if have, err := agentRoutes(routeTable); err != nil || len(have) == 0 {
+		if have, err := host.RouteTypes(); err != nil || len(have) == 0 {
 			t.Errorf("routes %v, %v", have, err)
 		}
 		agent.release()
@@ -101,7 +103,7 @@ func TestCleanupRemovesTunnelAndRoutes(t *testing.T) {
 		if err := addTunnel(tunnel); err != nil {
 			return err
 		}
-		if _, err := applyRouting(tunnel, &Routing{Routes: pods}); err != nil {
+		if _, err := (host.System{}).SetRoutes(tunnel, &host.Routing{Routes: pods}); err != nil {
 			return err
 		}
 		for range 2 { // the second time, nothing is left to remove
@@ -112,7 +114,7 @@ func TestCleanupRemovesTunnelAndRoutes(t *testing.T) {
 		if _, err := netlink.LinkByName(tunnel); !errors.As(err, new(netlink.LinkNotFoundError)) {
 			t.Errorf("the tunnel still exists: %v", err)
 		}
-		if left, err := agentRoutes(routeTable); err != nil || len(left) > 0 {
+		if left, err := host.RouteTypes(); err != nil || len(left) > 0 {
 			t.Errorf("routes are left: got %v, error %v, want no error", left, err)
 		}
 		return nil

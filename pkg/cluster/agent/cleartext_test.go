@@ -234,7 +234,7 @@ func TestNothingIsStrictWithout(t *testing.T) {
 		"tunnel to another node":  func(p *proving) { p.in.nodes = append(p.in.nodes, mesh.Node{Name: "late"}) },
 		"routes":                  func(p *proving) { p.engine.setNoRoutes(true) },
 		"only packets in tunnels": func(p *proving) { p.guard.see(0, programs.GuardClassRemote) },
-		"programs":                func(p *proving) { p.guard.openErr = errNoInterface }, // any
+		"programs":                func(p *proving) { p.guard.openErr = errHost },
 		"plan with late nodes":    func(p *proving) { p.in.nodesAsOf = time.Now().Add(-time.Second) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -340,7 +340,7 @@ func TestGuardKnowsAllPods(t *testing.T) {
 func TestMissingGuardBreaksNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProving(t, v1alpha1.CleartextNever)
-		p.guard.openErr = errNoInterface // any
+		p.guard.openErr = errHost
 		p.engine.setReached(p.peer.Agent.Key, true)
 		r := p.run(10 * time.Second)
 		p.reports(r, proof.TunnelUp, proof.True, "TunnelUp")

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
+	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
@@ -63,7 +64,7 @@ type MeshConfig struct {
 	// EngineConfig is the file with which the engine starts, that of its --config; empty: DefaultEngineConfig.
 	EngineConfig string
 	// Network is the host to change; nil: the network namespace of the process.
-	Network Network
+	Network host.Network
 	// ReflectPort is the UDP port at which the nodes' engines reflect datagrams; 0: none do, and routes into the tunnel cannot be proved.
 	ReflectPort uint16
 	// Guard watches what leaves the host; nil: the network namespace of the process, with pins in SpreadConfig.BPF.
@@ -98,7 +99,7 @@ func (c Config) withDefaults() Config {
 		c.Tunnel = DefaultTunnel
 	}
 	if c.Network == nil {
-		c.Network = hostNetwork{}
+		c.Network = host.System{}
 	}
 	if c.Guard == nil {
 		c.Guard = meshmode.BPFFS(c.BPF)

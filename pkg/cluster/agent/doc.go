@@ -12,7 +12,7 @@
 //   - mesh mode: mesh_reconciler, proofs, key_rotation, mesh_engine, handover, endpoint_resolver, peer_tracker, handshakes, background, keyring, keyfile, node_encryption
 //   - spread mode: spread_reconciler, port_planner, device_follower, unmatched, egress, tunnel_port
 //   - the API: cluster, api_endpoints, external_peers, optional_informer, node_reader, convert, pod_blocks, client, node, foreign_objects, node_protobuf, api_dialer
-//   - the host: persisted, boot_routes, network, interface, routes, local_pods, plaintext, node_filter, node_rules, node_routing, lock
+//   - the host: persisted, lock
 //   - values: stats, result, conditions, cleartext, config
 //
 // While the API is unreachable, the last desired state stays in force. The programs of spread mode stay attached while no agent

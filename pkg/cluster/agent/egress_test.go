@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"testing"
 
@@ -21,7 +22,8 @@ import (
 // withRoutes calls f in a network namespace with 192.0.2.0/24 on eth0 and 10.244.0.0/16 on the tunnel tun0.
 func withRoutes(t *testing.T, f func() error) {
 	t.Helper()
-	inNamespace(t, func() error {
+	h, _ := emptyHost(t)
+	in(t, h, func() error {
 		attrs := func(name string) netlink.LinkAttrs {
 			a := netlink.NewLinkAttrs()
 			a.Name = name
@@ -89,7 +91,7 @@ func TestPeersOfEncryptedHostsAreFound(t *testing.T) {
 			return err
 		}
 		err = errors.Join(netlink.RuleAdd(rule), netlink.RouteAdd(&netlink.Route{
-			Dst: ipNet(netip.MustParsePrefix("192.0.2.2/32")), Table: table, LinkIndex: tun.Attrs().Index, Scope: netlink.SCOPE_LINK,
+			Dst: netlink.NewIPNet(net.IPv4(192, 0, 2, 2)), Table: table, LinkIndex: tun.Attrs().Index, Scope: netlink.SCOPE_LINK,
 		}))
 		if err != nil {
 			return err

@@ -177,7 +177,7 @@ func TestNodeWithoutIntentHasNoTunnel(t *testing.T) {
 // TestIntentIsSavedWhenRead: the reconcile that applies it may fail, and the next agent may start without the API.
 func TestIntentIsSavedWhenRead(t *testing.T) {
 	a, _, network := newSyncedAgent(t, nil, ownedByNodeA())
-	network.linkMTUErr = errNoInterface // any
+	network.linkMTUErr = errHost
 	a.setMesh(t, v1alpha1.MeshSpec{Cleartext: v1alpha1.CleartextNever, PodCIDRs: []v1alpha1.CIDR{"10.0.0.0/8"}})
 	if err := a.reconcile(t.Context(), clusterChanged); err == nil {
 		t.Fatal("the reconcile did not fail")

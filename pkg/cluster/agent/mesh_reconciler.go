@@ -16,6 +16,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/announce"
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
+	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
@@ -46,7 +47,7 @@ type meshReconciler struct {
 type desiredTunnel struct {
 	keyGeneration int64
 	setup         setup
-	routing       *Routing
+	routing       *host.Routing
 	saved         *savedTunnel
 	guard         *meshmode.GuardState // nil: the guard keeps its state
 }
@@ -100,7 +101,7 @@ func (m *meshReconciler) reconcilePlan(ctx context.Context, in reconcileInput) (
 	if err != nil {
 		return r, plan, err
 	}
-	r.routing = &Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smallerThan(plan.MTU, want.mtu), Cleartext: allowed}
+	r.routing = &host.Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smallerThan(plan.MTU, want.mtu), Cleartext: allowed}
 	r.routing.Nodes = m.encryption.routing(&m.intent.nodes, &plan, in.self.Addrs, want.port, m.cfg.Ports)
 	r.saved = &savedTunnel{Name: m.cfg.Tunnel, Addrs: in.self.Addrs, Pods: plan.Pods, Peers: plan.Peers, StrictSince: m.strictSince, Accepted: m.accepted, Unrouted: m.unroutedNodes(&plan, allowed)}
 	if m.cfg.PodCIDRSource == PodCIDRsOfCalico { // each address of a block may be a pod's
@@ -269,7 +270,7 @@ func (m *meshReconciler) applyTunnel(d *desiredTunnel, st *engine.Status, unusab
 
 // setFilter installs or removes the filter for unencrypted packets. Its failure, on a kernel without nftables, does not stop the
 // tunnel: the node's condition reports it.
-func (m *meshReconciler) setFilter(wanted bool, nodes *NodeRouting) (changes int) {
+func (m *meshReconciler) setFilter(wanted bool, nodes *host.NodeRouting) (changes int) {
 	changes, err := m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, wanted, nodes)
 	if err != nil && m.filterErr == nil {
 		m.logFilterError(wanted, err)
@@ -279,7 +280,7 @@ func (m *meshReconciler) setFilter(wanted bool, nodes *NodeRouting) (changes int
 }
 
 func (m *meshReconciler) logFilterError(wanted bool, err error) {
-	log := m.cfg.Log.With("table", "inet "+filterTable, "error", err)
+	log := m.cfg.Log.With("table", "inet "+host.FilterTable, "error", err)
 	if wanted {
 		log.Warn("installing the nftables table that drops unencrypted packets failed, such packets may be accepted: retrying on each reconcile")
 		return
@@ -335,7 +336,7 @@ func (m *meshReconciler) tearDown(context.Context) error {
 		m.cfg.Log.Warn("removing the configuration with which the engine starts failed: the engine may serve a tunnel that no route leads into", "error", err)
 	}
 	if _, err := m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, false, nil); err != nil {
-		m.cfg.Log.Warn("tunnel ended, but removing the nftables table that drops unencrypted packets failed: without the tunnel it drops nothing", "interface", m.cfg.Tunnel, "table", "inet "+filterTable, "error", err)
+		m.cfg.Log.Warn("tunnel ended, but removing the nftables table that drops unencrypted packets failed: without the tunnel it drops nothing", "interface", m.cfg.Tunnel, "table", "inet "+host.FilterTable, "error", err)
 	}
 	_, err := m.cfg.Network.SetRoutes(m.cfg.Tunnel, nil)
 	if err := m.cfg.Network.RemoveInterface(m.cfg.Tunnel); err != nil { // harmless: no route uses it

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
+	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
@@ -382,27 +383,27 @@ func (e *fakeEngine) recordHandshake(key noise.PublicKey) {
 
 // fakeNetwork is a Network that records its arguments.
 type fakeNetwork struct {
-	routing           *Routing
+	routing           *host.Routing
 	setRoutesCalls    int // calls of SetRoutes
 	setInterfaceCalls int // calls of SetInterface
 	pods              []netip.Prefix
 	mtu               int
-	pendingChanges    int          // changes that the next SetInterface reports
-	linkMTUErr        error        // error of LinkMTU
-	setInterfaceErr   error        // error of SetInterface
-	filter            bool         // of SetPlaintextFilter
-	nodes             *NodeRouting // likewise
-	filterErr         error        // error of SetPlaintextFilter
-	removed           []string     // by RemoveInterface
+	pendingChanges    int               // changes that the next SetInterface reports
+	linkMTUErr        error             // error of LinkMTU
+	setInterfaceErr   error             // error of SetInterface
+	filter            bool              // of SetPlaintextFilter
+	nodes             *host.NodeRouting // likewise
+	filterErr         error             // error of SetPlaintextFilter
+	removed           []string          // by RemoveInterface
 }
 
-func (n *fakeNetwork) SetRoutes(_ string, r *Routing) (int, error) {
+func (n *fakeNetwork) SetRoutes(_ string, r *host.Routing) (int, error) {
 	n.routing = r
 	n.setRoutesCalls++
 	return 0, nil
 }
 
-func (n *fakeNetwork) SetPlaintextFilter(_ string, wanted bool, nodes *NodeRouting) (int, error) {
+func (n *fakeNetwork) SetPlaintextFilter(_ string, wanted bool, nodes *host.NodeRouting) (int, error) {
 	n.filter, n.nodes = wanted, nodes
 	return 0, n.filterErr
 }
@@ -419,6 +420,9 @@ func (n *fakeNetwork) RemoveInterface(name string) error {
 	n.removed = append(n.removed, name)
 	return nil
 }
+
+// errHost is any error of the host.
+var errHost = errors.New("no interface")
 
 func (n *fakeNetwork) LinkMTU([]netip.Addr) (int, error) { return 1500, n.linkMTUErr }
 
@@ -574,7 +578,7 @@ func TestForeignTunnelIsLeftAlone(t *testing.T) {
 		t.Errorf("the host was changed: %s, saved %+v", diff, e.saved)
 	}
 	a, _, _ := newTestAgent(t, t.TempDir(), func(c *Config) { c.Network, c.Engine = n, e })
-	a.persisted, a.intent = persistedState{Mode: mesh.ModeMesh, Routing: &Routing{}}, &intent{}
+	a.persisted, a.intent = persistedState{Mode: mesh.ModeMesh, Routing: &host.Routing{}}, &intent{}
 	a.startReconciler()
 	if err := a.applyPersisted(); !errors.Is(err, engine.ErrForeign) || n.setRoutesCalls != 0 {
 		t.Errorf("before the API is reached: %v, %+v", err, n)
@@ -910,21 +914,13 @@ func TestCleartextAddsNoBlackholeBeforeSync(t *testing.T) {
 	dir := t.TempDir()
 	a, _, _ := newTestAgent(t, dir, nil)
 	a.savePersisted(persistedState{
-		Mode: mesh.ModeMesh, Routing: &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}},
+		Mode: mesh.ModeMesh, Routing: &host.Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}},
 		Mesh: &savedMesh{Generation: 1, Spec: v1alpha1.MeshSpec{Cleartext: v1alpha1.CleartextAlways}},
 	})
 	again, n, _ := newTestAgent(t, dir, nil)
 	expect.NoError(t, again.restorePersisted())
 	if n.routing == nil || !n.routing.Cleartext {
 		t.Errorf("got %+v, want routing with cleartext", n)
-	}
-}
-
-func TestExemptPrefixIsNotRouted(t *testing.T) {
-	p := netip.MustParsePrefix("10.244.2.0/24")
-	r := &Routing{Routes: []netip.Prefix{p}, Exempt: []netip.Prefix{p}}
-	if keys := r.keys(true, nil); len(keys) != 1 || keys[0].kind != unix.RTN_THROW {
-		t.Errorf("got %+v, want length 1", keys)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/cluster/proof"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
@@ -77,7 +78,7 @@ var plaintextDesc = prometheus.NewDesc("ropewalk_agent_plaintext_dropped_packets
 // collectPlaintext exports the counter of the filter for unencrypted packets.
 func (s *Stats) collectPlaintext(ch chan<- prometheus.Metric) {
 	if s.filtering.Load() {
-		ch <- prometheus.MustNewConstMetric(plaintextDesc, prometheus.CounterValue, float64(plaintextDropped()))
+		ch <- prometheus.MustNewConstMetric(plaintextDesc, prometheus.CounterValue, float64(host.PlaintextDropped()))
 	}
 }
 

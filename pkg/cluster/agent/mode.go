@@ -7,6 +7,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
@@ -79,7 +80,7 @@ func (a *Agent) reconcileNode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 		in.external, in.externalKnown = a.cluster.external.of(n)
 		a.setNodeEncryption(ctx, n, &in)
 		release, _ := kernel.Uname()
-		in.oldKernel = oldKernel(release)
+		in.oldKernel = host.OldKernel(release)
 	}
 	res, err := a.active.reconcile(ctx, in)
 	res.nodes, res.self = nodes, self

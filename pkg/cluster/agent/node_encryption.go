@@ -9,9 +9,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
-	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
@@ -21,9 +21,9 @@ import (
 // begin before it knows the API server's addresses, which it exempts.
 type nodeEncryptionIntent struct {
 	enabled bool
-	within  []netip.Prefix  // mesh.NodeTraffic.Within
-	clear   []ClearPort     // exemptions besides the API server's path
-	except  labels.Selector // of nodes that do not take part; nil: all do
+	within  []netip.Prefix   // mesh.NodeTraffic.Within
+	clear   []host.ClearPort // exemptions besides the API server's path
+	except  labels.Selector  // of nodes that do not take part; nil: all do
 }
 
 // parseNodeEncryption parses the settings. Without any, they are those of a cluster that does not encrypt traffic between nodes.
@@ -36,7 +36,7 @@ func parseNodeEncryption(spec *v1alpha1.NodeEncryption) (c nodeEncryptionIntent,
 		return c, errors.New("spec.nodeEncryption needs nodeCIDRs: without them, a node could attract traffic to any address")
 	}
 	for _, text := range spec.ClearPorts {
-		var p ClearPort
+		var p host.ClearPort
 		if err := p.UnmarshalText([]byte(text)); err != nil {
 			return c, fmt.Errorf("spec.nodeEncryption.clearPorts: %w", err)
 		}
@@ -58,7 +58,7 @@ func (c *nodeEncryptionIntent) wantedOn(n *node) bool {
 // mark returns the mark of the tunnel's own messages.
 func (c *nodeEncryptionIntent) mark() uint32 {
 	if c.enabled {
-		return tunnelMark
+		return host.TunnelMark
 	}
 	return 0
 }
@@ -70,7 +70,7 @@ type nodeEncryption struct {
 }
 
 // resumeNodeEncryption returns the state that an earlier agent saved.
-func resumeNodeEncryption(saved *Routing) (e nodeEncryption) {
+func resumeNodeEncryption(saved *host.Routing) (e nodeEncryption) {
 	if saved != nil && saved.Nodes != nil {
 		e = nodeEncryption{api: saved.Nodes.API, active: true}
 	}
@@ -104,29 +104,19 @@ func (e *nodeEncryption) update(in *reconcileInput) (publish bool, note string) 
 	return true, note
 }
 
-// oldKernel returns the release of a kernel on which packets for the API server's Service would enter the tunnel, else "". Linux 5.10 ignores
-// ports in rules when it routes a packet again that was translated in OUTPUT (ip_route_me_harder); 6.1 does not. This cannot be
-// probed on the host, so the release decides. An unreadable one counts as new.
-func oldKernel(release string) string {
-	if r, ok := kernel.Parse(release); ok && r.Before(6, 1) {
-		return release
-	}
-	return ""
-}
-
 // traffic returns the parameters for the plan.
 func (e *nodeEncryption) traffic(c *nodeEncryptionIntent) mesh.NodeTraffic {
 	return mesh.NodeTraffic{Encrypt: e.active, Within: c.within}
 }
 
 // routing returns the node's part of the routing; nil: nothing is carried in the tunnel.
-func (e *nodeEncryption) routing(c *nodeEncryptionIntent, plan *mesh.TunnelPlan, own []netip.Addr, port uint16, spread spread.Ports) *NodeRouting {
+func (e *nodeEncryption) routing(c *nodeEncryptionIntent, plan *mesh.TunnelPlan, own []netip.Addr, port uint16, spread spread.Ports) *host.NodeRouting {
 	if !e.active || len(plan.NodeRoutes) == 0 {
 		return nil
 	}
-	n := &NodeRouting{
+	n := &host.NodeRouting{
 		Routes: plan.NodeRoutes, Own: own, API: e.api, Clear: c.clear,
-		Ports: []PortRange{{port, port}, {spread.First, spread.Last}},
+		Ports: []host.PortRange{{First: port, Last: port}, {First: spread.First, Last: spread.Last}},
 	}
 	if len(plan.ClearNodes) > 0 {
 		n.Sources = c.within

@@ -63,17 +63,6 @@ func TestNodeEncryptionBeginsWhenOthersKnow(t *testing.T) {
 	}
 }
 
-func TestOldKernelsAreKnownByRelease(t *testing.T) {
-	for release, old := range map[string]bool{
-		"5.10.0-46-cloud-amd64": true, "5.15.0-190-generic": true, "6.0.19": true, "6.1.0-56-cloud-amd64": false, "6.12.118+deb13-cloud-amd64": false,
-		"7.2": false, "10.0.1": false, "": false, "unknown": false,
-	} {
-		if got := oldKernel(release); (got == release && release != "") != old {
-			t.Errorf("%q: got %q, old: %t", release, got, old)
-		}
-	}
-}
-
 func TestLabelsExcludeNodeFromEncryption(t *testing.T) {
 	worker, control := &node{}, &node{}
 	worker.Labels = map[string]string{"a": "b"}

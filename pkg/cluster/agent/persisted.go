@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/atomicfile"
+	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
@@ -31,7 +32,7 @@ type persistedState struct {
 	Mesh *savedMesh        `json:"mesh,omitempty"` // the RopewalkMesh that was read last, in mesh mode
 	// Settings are those of the node's pool.
 	Settings mesh.Settings `json:"settings,omitzero"`
-	Routing  *Routing      `json:"routing,omitempty"` // in mesh mode
+	Routing  *host.Routing `json:"routing,omitempty"` // in mesh mode
 	Tunnel   *savedTunnel  `json:"tunnel,omitempty"`  // in mesh mode
 }
 
@@ -105,7 +106,7 @@ func (a *Agent) savePersisted(next persistedState) {
 		a.persisted = next // the reconciler has this one: of thousands of peers, one copy is enough
 		return
 	}
-	err := errors.Join(next.save(a.cfg.KeyDir), next.Routing.saveBootRoutes(a.cfg.KeyDir))
+	err := errors.Join(next.save(a.cfg.KeyDir), next.Routing.SaveBootRoutes(a.cfg.KeyDir))
 	if err != nil && !a.saveFailed {
 		a.cfg.Log.Warn("saving the state for the next agent or the blackhole routes for the next boot failed, retrying at each reconcile: both may be outdated", "error", err)
 	}

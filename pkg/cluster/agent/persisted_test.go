@@ -408,7 +408,7 @@ func TestDriftIsCountedAndLogged(t *testing.T) {
 	}{
 		{"the cluster changed", clusterChanged, 1, nil, 0},
 		{"nothing to repair", periodicResync, 0, nil, 0},
-		{"the repair fails", periodicResync, 1, errNoInterface, 0},
+		{"the repair fails", periodicResync, 1, errHost, 0},
 		{"another program changed the interface", hostChanged, 2, nil, 2},
 	} {
 		log.Reset()
@@ -425,8 +425,8 @@ func TestDriftIsCountedAndLogged(t *testing.T) {
 func TestFailedReconcileKeepsTunnelMetrics(t *testing.T) {
 	a, n := newReconciledAgent(t, slog.New(slog.DiscardHandler))
 	a.stats.Peers.Store(7)
-	n.linkMTUErr = errNoInterface
-	if err := a.reconcile(t.Context(), clusterChanged); !errors.Is(err, errNoInterface) {
+	n.linkMTUErr = errHost
+	if err := a.reconcile(t.Context(), clusterChanged); !errors.Is(err, errHost) {
 		t.Fatal(err)
 	}
 	if a.stats.Peers.Load() != 7 {

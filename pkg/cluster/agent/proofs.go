@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
+	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
 	"github.com/ropewalk/ropewalk/pkg/cluster/proof"
@@ -155,7 +156,7 @@ func (p *proofs) peersOf(plan *mesh.TunnelPlan, own []netip.Addr) []proof.Peer {
 		}
 		next := proof.Peer{Key: peer.Key, Routed: p.routed[peer.Node]}
 		for _, prefix := range peer.AllowedIPs {
-			a := sourceAddress(prefix).Addr()
+			a := host.SourceAddress(prefix).Addr()
 			if pods[prefix] && slices.ContainsFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Is4() }) {
 				next.Address = a
 				break
@@ -169,7 +170,7 @@ func (p *proofs) peersOf(plan *mesh.TunnelPlan, own []netip.Addr) []proof.Peer {
 // tunnelAddrs returns the node's own addresses in the tunnel.
 func tunnelAddrs(pods []netip.Prefix) (all []netip.Addr) {
 	for _, p := range pods {
-		all = append(all, sourceAddress(p).Addr())
+		all = append(all, host.SourceAddress(p).Addr())
 	}
 	return all
 }

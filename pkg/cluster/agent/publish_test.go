@@ -55,7 +55,7 @@ func TestNoteOfAllNodesIsDelayed(t *testing.T) {
 	publish("a note of all nodes", result{clusterNote: "some nodes have no tunnel"}, nil, 0)
 	publish("it is gone", result{}, nil, 0)
 	publish("a note of this node", result{notes: []string{"no pod prefixes"}, clusterNote: "some nodes have no tunnel"}, nil, 1)
-	publish("a failure", result{notes: []string{"no pod prefixes"}}, errNoInterface, 1)
+	publish("a failure", result{notes: []string{"no pod prefixes"}}, errHost, 1)
 	publish("success", result{notes: []string{"no pod prefixes"}}, nil, 1)
 	a.countsDueAt = time.Now().Add(-time.Second)
 	publish("a note of all nodes, when it is due", result{notes: []string{"no pod prefixes"}, clusterNote: "some nodes have no tunnel"}, nil, 1)

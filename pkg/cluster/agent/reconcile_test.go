@@ -92,7 +92,7 @@ func TestFirstReconcileOfNewNodeWritesEvents(t *testing.T) {
 		}
 	}
 	api.agents = newFakeAPI().agents
-	network.filterErr = errNoInterface // any
+	network.filterErr = errHost
 	for range 2 {
 		if err := a.reconcile(t.Context(), clusterChanged); err != nil {
 			t.Fatal(err)
@@ -107,7 +107,7 @@ func TestFirstReconcileOfNewNodeWritesEvents(t *testing.T) {
 func TestStrictSurvivesFailingReconcile(t *testing.T) {
 	a, _, network := newSyncedAgent(t, nil, ownedByNodeA())
 	a.setMesh(t, v1alpha1.MeshSpec{Cleartext: v1alpha1.CleartextNever, PodCIDRs: []v1alpha1.CIDR{"10.244.0.0/16"}})
-	network.setInterfaceErr = errNoInterface // any
+	network.setInterfaceErr = errHost
 	if err := a.reconcile(t.Context(), clusterChanged); err == nil || network.routing.Cleartext {
 		t.Fatal(err, network.routing)
 	}

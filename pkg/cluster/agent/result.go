@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
@@ -25,7 +26,7 @@ type reconcileInput struct {
 	external           []mesh.ExternalPeer       // in mesh mode
 	externalKnown      bool                      // external is complete
 	encryptNodes       bool                      // this node is to encrypt traffic between nodes
-	oldKernel          string                    // release of a kernel that cannot; see oldKernel
+	oldKernel          string                    // release of a kernel that cannot; see host.OldKernel
 	apiEndpoints       []netip.AddrPort          // of the API server; none: unknown
 	apiEndpointsOver   int                       // number of those that are too many, and not in apiEndpoints
 	hostMayHaveChanged bool                      // what was read of the host before may be outdated
@@ -50,7 +51,7 @@ type result struct {
 	clearNodes    int              // number of peers to whose addresses traffic is not encrypted although this node would encrypt it
 	filtering     bool             // unencrypted packets from other nodes' pods are dropped, in mesh mode
 	cleartext     bool             // traffic for pods of nodes without a tunnel leaves unencrypted
-	routing       *Routing         // into the tunnel; nil: none
+	routing       *host.Routing    // into the tunnel; nil: none
 	saved         *savedTunnel     // for the persisted state; nil: there is no tunnel
 	requeueAfter  time.Duration    // delay of the next reconcile; 0: not before the next event
 	nodes         []mesh.Node      // of the cluster; none if the node opted out

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh/view"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
@@ -234,7 +235,7 @@ func (o *agentObjects) reported() view.Reported {
 		Mode: mesh.Mode(ra.Spec.Mode), MTU: int(ra.Spec.MTU), Peers: int(st.Peers), SpreadsTo: int(st.SpreadsTo),
 		Ready: conditionOf(st.Conditions, v1alpha1.ConditionReady), Generation: rn.Generation, ObservedGeneration: st.ObservedGeneration,
 		KeyGeneration: st.KeyGeneration, KeyRequested: rn.Spec.KeyGeneration, AgentVersion: st.AgentVersion, KernelVersion: st.KernelVersion,
-		OldKernel: oldKernel(st.KernelVersion) != "", MeshUID: st.MeshUID, MeshGeneration: st.MeshGeneration,
+		OldKernel: host.OldKernel(st.KernelVersion) != "", MeshUID: st.MeshUID, MeshGeneration: st.MeshGeneration,
 	}
 	for _, c := range st.Conditions {
 		if c.Type != v1alpha1.ConditionReady {

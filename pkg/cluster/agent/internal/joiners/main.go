@@ -26,6 +26,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/agent"
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
+	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -258,17 +259,17 @@ func (j *joiner) Forget() error { return nil }
 // Watch implements agent.Engine.
 func (j *joiner) Watch(context.Context, func()) {}
 
-// SetPlaintextFilter implements agent.Network.
-func (j *joiner) SetPlaintextFilter(string, bool, *agent.NodeRouting) (int, error) { return 0, nil }
+// SetPlaintextFilter implements host.Network.
+func (j *joiner) SetPlaintextFilter(string, bool, *host.NodeRouting) (int, error) { return 0, nil }
 
-// SetRoutes implements agent.Network.
-func (j *joiner) SetRoutes(string, *agent.Routing) (int, error) { return 0, nil }
+// SetRoutes implements host.Network.
+func (j *joiner) SetRoutes(string, *host.Routing) (int, error) { return 0, nil }
 
-// SetInterface implements agent.Network.
+// SetInterface implements host.Network.
 func (j *joiner) SetInterface(string, int, []netip.Prefix) (int, error) { return 0, nil }
 
-// RemoveInterface implements agent.Network.
+// RemoveInterface implements host.Network.
 func (j *joiner) RemoveInterface(string) error { return nil }
 
-// LinkMTU implements agent.Network.
+// LinkMTU implements host.Network.
 func (j *joiner) LinkMTU([]netip.Addr) (int, error) { return 1500, nil }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package host
 
 import (
 	"errors"
@@ -53,8 +53,8 @@ func (r *Routing) bootRoutes(family hostnet.Family) string {
 	return b.String()
 }
 
-// saveBootRoutes writes or removes the files.
-func (r *Routing) saveBootRoutes(dir string) error {
+// SaveBootRoutes writes or removes the files.
+func (r *Routing) SaveBootRoutes(dir string) error {
 	var errs []error
 	for _, family := range hostnet.Families() {
 		path := filepath.Join(dir, bootRoutesFile(family))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package host
 
 import (
 	"context"
@@ -46,8 +46,8 @@ func addNodeWithTunnel() error {
 }
 
 func TestDoctorKnowsTunnelMark(t *testing.T) {
-	if facts.NodeTrafficMark != tunnelMark {
-		t.Errorf("doctor takes %#x for the mark, want %#x", facts.NodeTrafficMark, tunnelMark)
+	if facts.NodeTrafficMark != TunnelMark {
+		t.Errorf("doctor takes %#x for the mark, want %#x", facts.NodeTrafficMark, TunnelMark)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestControlPlaneNodeAnswersInTheClear(t *testing.T) {
 // TestServiceOfAPIServerStaysClear connects to the Service of the API server, as agents and pods on the host's network do. kube-proxy
 // translates the address of packets that were routed already.
 func TestServiceOfAPIServerStaysClear(t *testing.T) {
-	if release, _ := kernel.Uname(); oldKernel(release) != "" {
+	if release, _ := kernel.Uname(); OldKernel(release) != "" {
 		t.Skipf("needs Linux 6.1, not %s: agents encrypt nothing between nodes on it", release)
 	}
 	inNamespace(t, func() error {
@@ -293,5 +293,16 @@ func TestNodeRoutingIsSaved(t *testing.T) {
 	}
 	if again, _ := json.Marshal(back); string(again) != string(text) || len(back.Nodes.Clear) != 1 {
 		t.Errorf("%s\n%s", text, again)
+	}
+}
+
+func TestOldKernelsAreKnownByRelease(t *testing.T) {
+	for release, old := range map[string]bool{
+		"5.10.0-46-cloud-amd64": true, "5.15.0-190-generic": true, "6.0.19": true, "6.1.0-56-cloud-amd64": false, "6.12.118+deb13-cloud-amd64": false,
+		"7.2": false, "10.0.1": false, "": false, "unknown": false,
+	} {
+		if got := OldKernel(release); (got == release && release != "") != old {
+			t.Errorf("%q: got %q, old: %t", release, got, old)
+		}
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package host
 
 import (
 	"errors"
@@ -20,7 +20,9 @@ import (
 func inNamespace(t *testing.T, f func() error) {
 	t.Helper()
 	_, hosts := netlabtest.Hosts(t, "routes", "h")
-	in(t, hosts[0], f)
+	if err := hosts[0].Do(f); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // routeTo returns the device that packets to an address leave by, or "" for none.
@@ -261,4 +263,12 @@ func (c *routed) test(t *testing.T, family hostnet.Family) error {
 		t.Errorf("got rules %v, want the %d as before", left, len(rules))
 	}
 	return err
+}
+
+func TestExemptPrefixIsNotRouted(t *testing.T) {
+	p := netip.MustParsePrefix("10.244.2.0/24")
+	r := &Routing{Routes: []netip.Prefix{p}, Exempt: []netip.Prefix{p}}
+	if keys := r.keys(true, nil); len(keys) != 1 || keys[0].kind != unix.RTN_THROW {
+		t.Errorf("got %+v, want length 1", keys)
+	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package host
 
 import (
 	"net/netip"
@@ -42,21 +42,21 @@ type Routing struct {
 	Nodes *NodeRouting `json:"nodes,omitempty"`
 }
 
-// hostNetwork is the Network of the process's network namespace.
-type hostNetwork struct{}
+// System is the Network of the process's network namespace.
+type System struct{}
 
-func (hostNetwork) SetRoutes(tunnel string, r *Routing) (int, error) {
+func (System) SetRoutes(tunnel string, r *Routing) (int, error) {
 	return applyRouting(tunnel, r)
 }
 
-func (hostNetwork) SetPlaintextFilter(tunnel string, wanted bool, nodes *NodeRouting) (int, error) {
+func (System) SetPlaintextFilter(tunnel string, wanted bool, nodes *NodeRouting) (int, error) {
 	return setPlaintextFilter(tunnel, wanted, nodes)
 }
 
-func (hostNetwork) SetInterface(name string, mtu int, pods []netip.Prefix) (int, error) {
+func (System) SetInterface(name string, mtu int, pods []netip.Prefix) (int, error) {
 	return configureInterface(name, mtu, pods)
 }
 
-func (hostNetwork) RemoveInterface(name string) error { return tun.Remove(name) }
+func (System) RemoveInterface(name string) error { return tun.Remove(name) }
 
-func (hostNetwork) LinkMTU(addrs []netip.Addr) (int, error) { return linkMTU(addrs) }
+func (System) LinkMTU(addrs []netip.Addr) (int, error) { return linkMTU(addrs) }

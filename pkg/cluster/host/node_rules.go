@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package host
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 )
 
 // The rules for traffic between nodes, in the order in which the kernel takes them. An exemption continues behind the rule for the node
@@ -24,9 +25,19 @@ const (
 	nodeEndPriority   = 8280 // no operation
 )
 
-// tunnelMark is the mark of the tunnel's own messages (SO_MARK): they are for addresses that lead into the tunnel. It has no bit that
+// TunnelMark is the mark of the tunnel's own messages (SO_MARK): they are for addresses that lead into the tunnel. It has no bit that
 // kube-proxy (0x4000, 0x8000), Cilium (0x0f00), Calico (0xffff0000) or Amazon's VPC CNI (0x80) use.
-const tunnelMark = 0x52
+const TunnelMark = 0x52
+
+// OldKernel returns the release of a kernel on which packets for the API server's Service would enter the tunnel, else "". Linux 5.10 ignores
+// ports in rules when it routes a packet again that was translated in OUTPUT (ip_route_me_harder); 6.1 does not. This cannot be
+// probed on the host, so the release decides. An unreadable one counts as new.
+func OldKernel(release string) string {
+	if r, ok := kernel.Parse(release); ok && r.Before(6, 1) {
+		return release
+	}
+	return ""
+}
 
 // setNodeRules makes a family's rules those of r, or removes all.
 func setNodeRules(family hostnet.Family, r *Routing) (changes int, err error) {
@@ -109,7 +120,7 @@ func nodeRules(family hostnet.Family) (own []netlink.Rule, err error) {
 func (n *NodeRouting) rules(family hostnet.Family) []netlink.Rule {
 	end, lookup, marked := newNodeRule(family, nodeEndPriority), newNodeRule(family, nodeRulePriority), newNodeRule(family, clearRulePriority)
 	mask := uint32(math.MaxUint32)
-	end.Type, lookup.Table, marked.Mark, marked.Mask = nl.FR_ACT_NOP, nodeTable, tunnelMark, &mask
+	end.Type, lookup.Table, marked.Mark, marked.Mask = nl.FR_ACT_NOP, nodeTable, TunnelMark, &mask
 	all := []netlink.Rule{end, lookup, marked}
 	for _, p := range n.Ports { // for rp_filter, which does not know the mark
 		r := newNodeRule(family, clearRulePriority)

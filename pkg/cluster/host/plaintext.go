@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package host
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 
 // The agent's nftables objects, in the family inet. Other programs' tables are not touched.
 const (
-	filterTable   = "ropewalk"
+	FilterTable   = "ropewalk"
 	filterChain   = "prerouting"
 	nodesChain    = "nodes"
 	filterCounter = "plaintext"
@@ -38,20 +38,20 @@ func setPlaintextFilter(tunnel string, wanted bool, nodes *NodeRouting) (changes
 	if err != nil || !exists && !wanted || exists && wanted && isFilterInstalled(c, tunnel, nodes) {
 		return 0, err
 	}
-	table := &nftables.Table{Name: filterTable, Family: nftables.TableFamilyINet}
+	table := &nftables.Table{Name: FilterTable, Family: nftables.TableFamilyINet}
 	c.AddTable(table) // so that there is one to delete: adding an existing one succeeds
 	c.DelTable(table)
 	if wanted {
 		addPlaintextFilter(c, tunnel, nodes)
 	}
 	if err := c.Flush(); err != nil {
-		return 0, fmt.Errorf("changing the nftables table %s: %w", filterTable, err)
+		return 0, fmt.Errorf("changing the nftables table %s: %w", FilterTable, err)
 	}
 	return 1, nil
 }
 
 func addPlaintextFilter(c *nftables.Conn, tunnel string, nodes *NodeRouting) {
-	table := c.AddTable(&nftables.Table{Name: filterTable, Family: nftables.TableFamilyINet})
+	table := c.AddTable(&nftables.Table{Name: FilterTable, Family: nftables.TableFamilyINet})
 	c.AddObj(&nftables.CounterObj{Table: table, Name: filterCounter})
 	rules := map[string][][]expr.Any{filterChain: {filterExprs(tunnel)}, nodesChain: nodes.filter(tunnel)}
 	for name, all := range rules {
@@ -105,7 +105,7 @@ func hasTable(c *nftables.Conn) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("listing nftables tables: %w", err)
 	}
-	return slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == filterTable }), nil
+	return slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == FilterTable }), nil
 }
 
 // isFilterInstalled reports whether the table holds the filter for a tunnel. If it cannot be read, it is made anew.
@@ -115,7 +115,7 @@ func isFilterInstalled(c *nftables.Conn, tunnel string, nodes *NodeRouting) bool
 
 // hasRules reports whether a chain of the table has exactly the wanted rules. Without any, it reports whether there is no such chain.
 func hasRules(c *nftables.Conn, name string, want [][]expr.Any) bool {
-	table := &nftables.Table{Name: filterTable, Family: nftables.TableFamilyINet}
+	table := &nftables.Table{Name: FilterTable, Family: nftables.TableFamilyINet}
 	chain, err := c.ListChain(table, name)
 	if err != nil {
 		return len(want) == 0
@@ -126,13 +126,13 @@ func hasRules(c *nftables.Conn, name string, want [][]expr.Any) bool {
 	return err == nil && len(rules) == len(want) && !slices.ContainsFunc(rules, different)
 }
 
-// plaintextDropped returns the number of packets that the filter has dropped since it was installed; 0 without a filter.
-func plaintextDropped() uint64 {
+// PlaintextDropped returns the number of packets that the filter has dropped since it was installed; 0 without a filter.
+func PlaintextDropped() uint64 {
 	c, err := nftables.New()
 	if err != nil {
 		return 0
 	}
-	table := &nftables.Table{Name: filterTable, Family: nftables.TableFamilyINet}
+	table := &nftables.Table{Name: FilterTable, Family: nftables.TableFamilyINet}
 	obj, err := c.GetObject(&nftables.CounterObj{Table: table, Name: filterCounter})
 	if err != nil {
 		return 0

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package host
 
 import (
 	"errors"
@@ -35,7 +35,7 @@ func configureInterface(name string, mtu int, pods []netip.Prefix) (changes int,
 	}
 	var want []netip.Prefix
 	for _, p := range pods {
-		a := sourceAddress(p)
+		a := SourceAddress(p)
 		want = append(want, a)
 		if slices.Contains(have, a) {
 			continue
@@ -63,11 +63,11 @@ func configureInterface(name string, mtu int, pods []netip.Prefix) (changes int,
 	return changes + 1, hostnet.SetLinkUp(name, mtu)
 }
 
-// sourceAddress returns the address of a pod prefix that is the node's own: the first of IPv4, which no plugin gives to a pod, and the last of
+// SourceAddress returns the address of a pod prefix that is the node's own: the first of IPv4, which no plugin gives to a pod, and the last of
 // IPv6, which host-local gives out after all others. The first of IPv6 is the Subnet-Router anycast address (RFC 4291, section 2.6.1) wherever the plugin's
 // bridge has another address of the prefix. The kernel sends no ICMPv6 error to it (net/ipv6/icmp.c, icmpv6_route_lookup), so
 // that path MTU discovery fails.
-func sourceAddress(pods netip.Prefix) netip.Prefix {
+func SourceAddress(pods netip.Prefix) netip.Prefix {
 	a := pods.Masked().Addr()
 	if a.Is6() {
 		b := a.As16()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package host
 
 import (
 	"encoding/binary"
@@ -45,7 +45,7 @@ func TestPlaintextFilterIsInstalledOnce(t *testing.T) {
 			if n, err := setPlaintextFilter(step.tunnel, step.wanted, nil); err != nil || n != step.changes {
 				t.Errorf("%s: %d changes, %v, want %d", step.what, n, err, step.changes)
 			}
-			if n := plaintextDropped(); n != 0 {
+			if n := PlaintextDropped(); n != 0 {
 				t.Errorf("%s: %d packets", step.what, n)
 			}
 		}
@@ -64,7 +64,7 @@ func TestFilterOfOtherVersionIsReplaced(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		table := c.AddTable(&nftables.Table{Name: filterTable, Family: nftables.TableFamilyINet})
+		table := c.AddTable(&nftables.Table{Name: FilterTable, Family: nftables.TableFamilyINet})
 		chain := c.AddChain(&nftables.Chain{
 			Name: filterChain, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle,
 		})
@@ -191,12 +191,12 @@ func (c filterCase) check() error { return checkPassage(c.device, c.frame, c.out
 
 // checkPassage sends a frame to a device and compares whether it is counted as out.
 func checkPassage(device string, frame func(to, from net.HardwareAddr) []byte, out string, passes bool) error {
-	dropped, sent := plaintextDropped(), forwarded(out)
+	dropped, sent := PlaintextDropped(), forwarded(out)
 	if err := inject(device, frame); err != nil {
 		return err
 	}
 	for deadline := time.Now().Add(5 * time.Second); ; {
-		passed, counted := forwarded(out) > sent, plaintextDropped() > dropped
+		passed, counted := forwarded(out) > sent, PlaintextDropped() > dropped
 		switch {
 		case passed != counted && passed == passes:
 			return nil

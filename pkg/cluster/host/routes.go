@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package host
 
 import (
 	"errors"
@@ -232,6 +232,21 @@ func agentRoutes(table int) (map[routeKey]routeAttributes, error) {
 		maps.Copy(all, own)
 	}
 	return all, nil
+}
+
+// RouteTypes counts the agent's routes in all of its tables by type (unix.RTN_UNICAST, unix.RTN_BLACKHOLE).
+func RouteTypes() (map[int]int, error) {
+	types := map[int]int{}
+	for _, table := range []int{routeTable, nodeTable} {
+		routes, err := agentRoutes(table)
+		if err != nil {
+			return nil, err
+		}
+		for k := range routes {
+			types[k.kind]++
+		}
+	}
+	return types, nil
 }
 
 // dumpRoutes is for hostnet.Dump. It keeps no netlink.Route.

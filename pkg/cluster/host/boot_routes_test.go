@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package host
 
 import (
 	"fmt"
@@ -28,7 +28,7 @@ func TestBootRoutesAreThoseOfAgent(t *testing.T) {
 		Routes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("fd00:244::/32")},
 		Exempt: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:244:1::/64")},
 	}
-	if err := r.saveBootRoutes(dir); err != nil {
+	if err := r.SaveBootRoutes(dir); err != nil {
 		t.Fatal(err)
 	}
 	inNamespace(t, func() error {
@@ -58,7 +58,7 @@ func TestBootRoutesAreThoseOfAgent(t *testing.T) {
 		return err
 	})
 	r.Cleartext = true
-	if err := r.saveBootRoutes(dir); err != nil {
+	if err := r.SaveBootRoutes(dir); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
