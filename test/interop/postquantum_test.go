@@ -120,8 +120,7 @@ func TestNoPacketIsLostAtTheChange(t *testing.T) {
 	}
 }
 
-// TestStockPeerGetsNoExchange: the other end counts each message that is not WireGuard's, and TestStockPeerGetsTheSameBytes of package device compares
-// all bytes.
+// TestStockPeerGetsNoExchange: the other end counts each message that is not WireGuard's.
 func TestStockPeerGetsNoExchange(t *testing.T) {
 	requireTUN(t)
 	t.Parallel()
