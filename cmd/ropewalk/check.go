@@ -19,6 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 )
 
 func newCheckCmd() *cobra.Command {
@@ -70,7 +71,7 @@ func checkFile(cmd *cobra.Command, dir, root, arg string) error {
 	if i.File.KeyElsewhere && name != "" { // addKnownKey cannot read it
 		credential += " (encrypted, not checked)"
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, nothing found%s\n", printable(i.Path), countOf(len(i.File.Peers), "peer"), printable(credential))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, nothing found%s\n", printable(i.Path), term.Count(len(i.File.Peers), "peer"), printable(credential))
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 	"github.com/ropewalk/ropewalk/pkg/observe/top"
 )
 
@@ -98,7 +99,7 @@ func (o *flowsFlags) printDevice(out io.Writer, before, now *spreader.DeviceFlow
 	}
 	text := f.Render(top.Options{Width: outputWidth(out), Color: colored(out), ASCII: !utf8Locale()})
 	if found > len(f.Ports) {
-		text += countOf(found-len(f.Ports), "more source port") + ", see --limit\n"
+		text += term.Count(found-len(f.Ports), "more source port") + ", see --limit\n"
 	}
 	if o.watch {
 		text += "\n"

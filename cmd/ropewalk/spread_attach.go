@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
@@ -165,19 +166,11 @@ func parseSpreadPorts(s string) (spread.Ports, []uint16, error) {
 
 func printSpreadReport(out, errs io.Writer, r spreader.Report) {
 	fmt.Fprintf(out, "%s: %s (UDP port %d) spreads over %s to %s; spread by %s, gather by %s\n", printable(strings.Join(append([]string{r.Device}, r.AlsoOn...), ", ")), printable(r.Tunnel), r.Port,
-		countOf(len(r.Lanes), "port"), countOf(len(r.Peers), "peer"), r.Spread, r.Gather)
+		term.Count(len(r.Lanes), "port"), term.Count(len(r.Peers), "peer"), r.Spread, r.Gather)
 	for _, s := range r.Skipped {
 		fmt.Fprintf(errs, "ropewalk: skipping peer %s: %s\n", s.Key, printable(s.Reason))
 	}
 	for _, w := range r.Warnings {
 		fmt.Fprintf(errs, "ropewalk: warning: %s\n", printable(w))
 	}
-}
-
-// countOf returns "1 port" or "2 ports".
-func countOf(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -90,7 +90,7 @@ func renderSpreadDaemons(list []spreadDaemon, s term.Style) string {
 			continue
 		}
 		fmt.Fprintf(&b, "%s  its daemon spreads by itself, without `spread attach`\n", s.Bold(name))
-		fmt.Fprintf(&b, "  mode %s, source ports in %s, to %d of %s now\n", printable(d.Mode), d.Ports, d.Spread, countOf(d.Peers, "peer"))
+		fmt.Fprintf(&b, "  mode %s, source ports in %s, to %d of %s now\n", printable(d.Mode), d.Ports, d.Spread, term.Count(d.Peers, "peer"))
 		fmt.Fprintf(&b, "  %s\n", s.Faint("see: ropewalk show "+name+" --lanes"))
 	}
 	return b.String()

@@ -192,7 +192,7 @@ func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatu
 		case p.Paused:
 			paused = ", " + s.Bad("paused")
 		case len(p.Blocked) > 0:
-			paused = ", " + s.Bad(fmt.Sprintf("%d of %s blocked on the path", len(p.Blocked), countOf(len(p.Lanes), "source port")))
+			paused = ", " + s.Bad(fmt.Sprintf("%d of %s blocked on the path", len(p.Blocked), term.Count(len(p.Lanes), "source port")))
 		case p.Ready:
 			paused = ", spread to"
 		case p.ProbeAnswered:
@@ -206,7 +206,7 @@ func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatu
 			most = max(most, l.Share)
 		}
 		if most == 0 {
-			fmt.Fprintf(b, "      %s\n", s.Faint(fmt.Sprintf("no recent traffic on its %s", countOf(len(p.Lanes), "source port"))))
+			fmt.Fprintf(b, "      %s\n", s.Faint(fmt.Sprintf("no recent traffic on its %s", term.Count(len(p.Lanes), "source port"))))
 			continue
 		}
 		for _, l := range p.Lanes {
@@ -225,7 +225,7 @@ func renderSkippedPeers(b *strings.Builder, s term.Style, skipped []spreader.Ski
 		fmt.Fprintf(b, "    peer %s is %s: %s\n", printable(p.Key), s.Bad("skipped"), printable(p.Reason))
 	}
 	if n := len(skipped) - maxSkippedPeers; n > 0 {
-		fmt.Fprintf(b, "    %s more skipped\n", countOf(n, "peer"))
+		fmt.Fprintf(b, "    %s more skipped\n", term.Count(n, "peer"))
 	}
 }
 

@@ -5,6 +5,8 @@ package bench
 import (
 	"fmt"
 	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 )
 
 // Plot is one picture of a report.
@@ -20,7 +22,7 @@ func Plots(r *Report) []Plot {
 		if c.empty() {
 			return
 		}
-		c.note += fmt.Sprintf(" %s, %s.", orUnknown(r.Machine.CPU), plural(r.Machine.Cores, "core"))
+		c.note += fmt.Sprintf(" %s, %s.", orUnknown(r.Machine.CPU), term.Count(r.Machine.Cores, "core"))
 		c.command = r.Command
 		plots = append(plots, Plot{name, c.svg()})
 	}
@@ -103,10 +105,10 @@ func (r *Report) throughputChart() *chart {
 		c.note += fmt.Sprintf(" Without a tunnel: up to %s Gbit/s.", gbpsText(p.RawGbps))
 	}
 	for _, streams := range tcpStreams() {
-		c.labels = append(c.labels, plural(streams, "stream"))
+		c.labels = append(c.labels, term.Count(streams, "stream"))
 	}
 	for _, best := range bestByLanes(p.Tunnel) {
-		s := barSet{name: plural(best.Lanes, "lane"), values: make([]float64, len(c.labels))}
+		s := barSet{name: term.Count(best.Lanes, "lane"), values: make([]float64, len(c.labels))}
 		for i, streams := range tcpStreams() {
 			for _, t := range p.Tunnel {
 				if t.Lanes == best.Lanes && t.Streams == streams {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
@@ -36,7 +37,7 @@ func exampleReport() *Report {
 	add(StageRaw, "tcp", "TCP without a tunnel, 4 streams", "Gbit/s", 27).More = map[string]float64{"cores_per_gbps": 0.07}
 	add(StageRaw, "tcp", "TCP without a tunnel, 1 stream", "Gbit/s", 16.8).More = map[string]float64{"cores_per_gbps": 0.08}
 	for _, x := range []Throughput{{1, 1, 3.38, 1.9}, {1, 4, 4.2, 2.1}, {4, 1, 3.4, 2}, {4, 4, 9.81, 3.9}} {
-		f := add(StageTunnel, "tcp", "TCP, "+plural(x.Streams, "stream")+", "+plural(x.Lanes, "lane"), "Gbit/s", x.Gbps)
+		f := add(StageTunnel, "tcp", "TCP, "+term.Count(x.Streams, "stream")+", "+term.Count(x.Lanes, "lane"), "Gbit/s", x.Gbps)
 		f.Lanes, f.Streams, f.More = x.Lanes, x.Streams, map[string]float64{"cores": x.Cores}
 	}
 	add(StageTunnel, "rtt_idle", "round trip, idle, mean", "ms", 0.399).More = map[string]float64{"p50_ms": 0.302, "p99_ms": 1.22}

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 )
 
 // stageTitle returns the title of a stage's figures.
@@ -36,7 +37,7 @@ const busyWarning = 5
 // WriteTable writes the report for people, in aligned columns. Errors are w's.
 func WriteTable(w io.Writer, r *Report) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %s, Linux %s %s\n", orUnknown(r.Machine.CPU), plural(r.Machine.Cores, "core"),
+	fmt.Fprintf(&b, "%s, %s, Linux %s %s\n", orUnknown(r.Machine.CPU), term.Count(r.Machine.Cores, "core"),
 		r.Machine.Kernel, r.Machine.Arch)
 	if r.Machine.Busy >= busyWarning {
 		fmt.Fprintf(&b, "It was %.0f %% busy with something else before: figures are too low, and move.\n", r.Machine.Busy)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 )
 
 // tcpStreams are the numbers of parallel streams that throughput is measured with.
@@ -22,7 +23,7 @@ const stretchNDR = 500 * time.Millisecond
 func (s *suite) raw(ctx context.Context) error {
 	return s.inLab(ctx, StageRaw, testbed.Config{}, func(lab *labSource) error {
 		for _, streams := range tcpStreams() {
-			f := Figure{Stage: StageRaw, Streams: streams, What: "TCP without a tunnel, " + plural(streams, "stream")}
+			f := Figure{Stage: StageRaw, Streams: streams, What: "TCP without a tunnel, " + term.Count(streams, "stream")}
 			if err := s.tcp(ctx, lab, f); err != nil {
 				return err
 			}
@@ -38,7 +39,7 @@ func (s *suite) tunnel(ctx context.Context) error {
 			for _, streams := range tcpStreams() {
 				f := Figure{
 					Stage: StageTunnel, Streams: streams, Lanes: lanes,
-					What: "TCP, " + plural(streams, "stream") + ", " + plural(lanes, "lane"),
+					What: "TCP, " + term.Count(streams, "stream") + ", " + term.Count(lanes, "lane"),
 				}
 				if err := s.tcp(ctx, lab, f); err != nil {
 					return err
@@ -144,11 +145,4 @@ func (s *suite) inLab(ctx context.Context, stage string, cfg testbed.Config, f f
 		s.endings = append(s.endings, fmt.Errorf("ending the stage %s: %w", stage, closing))
 	}
 	return err
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sort"
 	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 )
 
 // Limit is the limiting factor of a tunnel's throughput.
@@ -220,12 +222,12 @@ func perGbit(gbps float64) float64 {
 // Text is the verdict in a few sentences, a line each.
 func (v *Verdict) Text(cores int) []string {
 	lines := []string{fmt.Sprintf("This machine carries about %s Gbit/s of TCP through one tunnel (%s, %s; %s of %s busy).",
-		gbpsText(v.Best.Gbps), plural(v.Best.Streams, "stream"), plural(v.Best.Lanes, "lane"),
-		coresText(v.Best.Cores), plural(cores, "core"))}
+		gbpsText(v.Best.Gbps), term.Count(v.Best.Streams, "stream"), term.Count(v.Best.Lanes, "lane"),
+		coresText(v.Best.Cores), term.Count(cores, "core"))}
 	var also []string
 	for _, t := range v.ByLanes {
 		if t.Lanes != v.Best.Lanes {
-			also = append(also, fmt.Sprintf("%s with %s", gbpsText(t.Gbps), plural(t.Lanes, "lane")))
+			also = append(also, fmt.Sprintf("%s with %s", gbpsText(t.Gbps), term.Count(t.Lanes, "lane")))
 		}
 	}
 	if v.One.Gbps > 0 && v.Best.Streams != 1 {

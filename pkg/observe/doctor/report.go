@@ -33,18 +33,11 @@ type Summary struct {
 
 // String is "2 checks failed, 1 warning".
 func (s Summary) String() string {
-	text := plural(s.Failed, "check") + " failed, " + plural(s.Warnings, "warning")
+	text := term.Count(s.Failed, "check") + " failed, " + term.Count(s.Warnings, "warning")
 	if s.Unknown > 0 {
 		text += fmt.Sprintf(", %d unknown", s.Unknown)
 	}
 	return text
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func newReport() Report {

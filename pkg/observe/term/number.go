@@ -58,3 +58,11 @@ func Percent(n, of uint64) string {
 	}
 	return fmt.Sprintf("%.1f%%", 100*float64(n)/float64(of))
 }
+
+// Count returns n with a noun, such as "1 port" or "2 ports".
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -5,6 +5,8 @@ package top
 import (
 	"fmt"
 	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 )
 
 // View is one of the screens.
@@ -182,7 +184,7 @@ func (r *renderer) header() []line {
 		{clean(f.Interface), bold},
 		{"  ", plain},
 		state,
-		{fmt.Sprintf("  %s  %s", plural(len(f.Lanes)-1, "lane"), plural(f.PeerCount, "peer")), plain},
+		{fmt.Sprintf("  %s  %s", term.Count(len(f.Lanes)-1, "lane"), term.Count(f.PeerCount, "peer")), plain},
 		{"  " + clean(strings.Join(f.Features, " ")), dim},
 	}
 	return []line{
@@ -240,13 +242,6 @@ func (r *renderer) balance() line {
 		dropped += d.Rate
 	}
 	return append(l, span{fmt.Sprintf(" drops %s/s", count(dropped)), nonzeroStyle(dropped)})
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // footer returns the keys, or the note.

@@ -2,7 +2,11 @@
 
 package top
 
-import "strconv"
+import (
+	"strconv"
+
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
+)
 
 // Render draws a frame within Width and Height. Every line, also the last, ends with a line feed. A device has one view beside Help.
 func (f *SpreadFrame) Render(o Options) string {
@@ -26,7 +30,7 @@ type spreadRenderer struct {
 }
 
 func (r *spreadRenderer) header() []line {
-	title := line{{clean(r.spread.Device), bold}, {"  " + plural(len(r.spread.Flows), "flow") + " sending", plain}}
+	title := line{{clean(r.spread.Device), bold}, {"  " + term.Count(len(r.spread.Flows), "flow") + " sending", plain}}
 	view := Flows
 	if r.View == Help {
 		view = Help
