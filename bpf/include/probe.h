@@ -200,7 +200,7 @@ INLINE int record_answer(struct peer *peer, const struct probe_message *m, const
 	struct lane *l = lane == LISTEN_LANE ? &peer->listen : lane_at(peer, lane);
 
 	bit = round_bit(l->round, m->round);
-	if (lane > LISTEN_LANE || bpf_ktime_get_ns() - m->time > PROBE_TIMEOUT || !(l->sent & bit & ~l->answered) ||
+	if (lane > LISTEN_LANE || m->secret != peer->secret || bpf_ktime_get_ns() - m->time > PROBE_TIMEOUT || !(l->sent & bit & ~l->answered) ||
 	    m->port.raw != (lane == LISTEN_LANE ? key->listen_port : l->port).raw)
 		return 0;
 	l->answered |= bit;
@@ -315,7 +315,7 @@ INLINE int become_probe(struct counters *cpu, struct __sk_buff *skb, const struc
 {
 	struct probe_datagram d = {
 		.udp = {.ports = {.src = {skb->cb[2]}, .dst = o->udp->ports.dst}, .len = {__builtin_bswap16(sizeof(d))}},
-		.message = {.magic = PROBE_MAGIC, .lane = skb->cb[3], .kind = PROBE_KIND, .port = {skb->cb[2]}, .round = peer->round},
+		.message = {.magic = PROBE_MAGIC, .lane = skb->cb[3], .kind = PROBE_KIND, .port = {skb->cb[2]}, .round = peer->round, .secret = peer->secret},
 	};
 
 	clear_marks(skb);

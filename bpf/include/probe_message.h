@@ -23,7 +23,7 @@ struct probe_message {
 	u32 round;
 	u32 unused;
 	u64 time; /* of the prober, in nanoseconds */
-	u64 reserved;
+	u64 secret; /* of the prober; an answer repeats it */
 	u64 mac; /* SipHash-2-4 of all before it */
 };
 

@@ -104,6 +104,7 @@ struct peer {
 	u32 keyed;  /* the keys are set. Without them no lane can be proved, so the peer's messages keep the listen port */
 	struct siphash_key send;    /* of this host's probes and their answers */
 	struct siphash_key receive; /* of the peer's */
+	u64 secret; /* random: this host's probes have it, so an answer comes from where they arrive. A peer has the keys wherever it is */
 	u64 round_at; /* when the round began, in nanoseconds */
 	u32 round;
 	u32 answers; /* number of probes from the listen port that were answered; 0: the peer is silent */

@@ -35,6 +35,7 @@ func (value *spreadPeer) setKeys(k ProbeKeys) {
 	}
 	value.Keyed, value.Send.K, value.Receive.K = flag[uint32](k != ProbeKeys{}), k.send, k.receive
 	value.Round, value.Proof, value.RoundAt, value.Answers, value.Proved, value.Ready, value.Next = rand.Uint32(), rand.Uint32(), 0, 0, 0, 0, 0
+	value.Secret = rand.Uint64()
 	value.Listen = spreadLane{Round: value.Round, Answered: 1} // as if answered: the first rounds are short
 	for i := range value.Lane {
 		value.closeLane(i)

@@ -93,6 +93,7 @@ type spreadPeer struct {
 		_ structs.HostLayout
 		K [2]uint64
 	}
+	Secret  uint64
 	RoundAt uint64
 	Round   uint32
 	Answers uint32

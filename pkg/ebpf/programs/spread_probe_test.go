@@ -80,6 +80,7 @@ type probeMessage struct {
 	port       uint16
 	round      uint32
 	time       uint64
+	secret     uint64
 }
 
 func (e probeMessage) bytes(key [16]byte) []byte {
@@ -88,7 +89,7 @@ func (e probeMessage) bytes(key [16]byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, e.round)
 	b = append(b, 0, 0, 0, 0)
 	b = binary.LittleEndian.AppendUint64(b, e.time)
-	b = append(b, make([]byte, 8)...)
+	b = binary.LittleEndian.AppendUint64(b, e.secret)
 	return binary.LittleEndian.AppendUint64(b, siphash(key, b))
 }
 
@@ -97,7 +98,7 @@ func parseProbe(t *testing.T, b []byte, key [16]byte) probeMessage {
 	if len(b) != probeLen {
 		t.Fatalf("got %d bytes, want %d", len(b), probeLen)
 	}
-	e := probeMessage{b[4], b[5], binary.BigEndian.Uint16(b[6:]), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint64(b[16:])}
+	e := probeMessage{b[4], b[5], binary.BigEndian.Uint16(b[6:]), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])}
 	if !bytes.Equal(b, e.bytes(key)) {
 		t.Fatalf("got %x, want %x", b, e.bytes(key))
 	}
@@ -218,7 +219,7 @@ func (e *probing) receivePacket(in []byte) (verdict uint32, out []byte, events m
 // answer delivers the answer to the probe of a lane in the present round.
 func (e *probing) answer(lane byte) {
 	e.t.Helper()
-	m := probeMessage{lane: lane, kind: answerKind, port: 61005 + uint16(lane), round: e.state().Round, time: now(e.t)}
+	m := probeMessage{lane: lane, kind: answerKind, port: 61005 + uint16(lane), round: e.state().Round, time: now(e.t), secret: e.state().Secret}
 	if lane == listenLane {
 		m.port = 51820
 	}
@@ -425,8 +426,8 @@ func rejectsForgedProbe(t *testing.T, e *probing) {
 	e.answer(listenLane)
 	e.step() // the lane's first probe
 	s, at := e.state(), now(t)
-	good := probeMessage{lane: 0, kind: answerKind, port: lane, round: s.Round, time: at}
-	answer := probeMessage{lane: listenLane, kind: answerKind, port: 51820, round: s.Round, time: at}
+	good := probeMessage{lane: 0, kind: answerKind, port: lane, round: s.Round, time: at, secret: s.Secret}
+	answer := probeMessage{lane: listenLane, kind: answerKind, port: 51820, round: s.Round, time: at, secret: s.Secret}
 	e.answer(listenLane)
 	for name, c := range map[string]struct {
 		from string
@@ -437,15 +438,16 @@ func rejectsForgedProbe(t *testing.T, e *probing) {
 		"probe with another key":     {them4, probeMessage{kind: probeKind, port: 51821}.bytes(ourKey), tcDrop},
 		"replayed answer":            {them4, answer.bytes(ourKey), tcDrop},
 		"reflected probe":            {them4, probeMessage{lane: listenLane, kind: probeKind, port: 51821, round: s.Round, time: at}.bytes(ourKey), tcDrop},
-		"answer of a later round":    {them4, probeMessage{0, answerKind, lane, s.Round + 1, at}.bytes(ourKey), tcDrop},
-		"answer of an early round":   {them4, probeMessage{0, answerKind, lane, s.Round - 40, at}.bytes(ourKey), tcDrop},
-		"late answer":                {them4, probeMessage{0, answerKind, lane, s.Round, at - uint64(11*time.Second)}.bytes(ourKey), tcDrop},
-		"answer for another port":    {them4, probeMessage{0, answerKind, lane + 1, s.Round, at}.bytes(ourKey), tcDrop},
-		"answer for no lane":         {them4, probeMessage{65, answerKind, lane, s.Round, at}.bytes(ourKey), tcDrop},
-		"answer for an unused lane":  {them4, probeMessage{7, answerKind, lane, s.Round, at}.bytes(ourKey), tcDrop},
+		"answer of a later round":    {them4, probeMessage{0, answerKind, lane, s.Round + 1, at, s.Secret}.bytes(ourKey), tcDrop},
+		"answer of an early round":   {them4, probeMessage{0, answerKind, lane, s.Round - 40, at, s.Secret}.bytes(ourKey), tcDrop},
+		"late answer":                {them4, probeMessage{0, answerKind, lane, s.Round, at - uint64(11*time.Second), s.Secret}.bytes(ourKey), tcDrop},
+		"answer for another port":    {them4, probeMessage{0, answerKind, lane + 1, s.Round, at, s.Secret}.bytes(ourKey), tcDrop},
+		"answer for no lane":         {them4, probeMessage{65, answerKind, lane, s.Round, at, s.Secret}.bytes(ourKey), tcDrop},
+		"answer for an unused lane":  {them4, probeMessage{7, answerKind, lane, s.Round, at, s.Secret}.bytes(ourKey), tcDrop},
 		"answer from a lane port":    {from(them4, gathers), good.bytes(ourKey), tcDrop},
 		"probe through a NAT":        {from(them4, gathers), probeMessage{kind: probeKind, port: gathers + 1}.bytes(theirKey), tcDrop},
 		"probe not gathered from":    {from(them4, 63000), probeMessage{kind: probeKind, port: 63000}.bytes(theirKey), tcxNext},
+		"answer without the secret":  {them4, probeMessage{0, answerKind, lane, s.Round, at, s.Secret ^ 1}.bytes(ourKey), tcDrop},
 		"neither probe nor answer":   {them4, probeMessage{kind: 3}.bytes(ourKey), tcDrop},
 		"answer from a third host":   {"203.0.113.9:51821", good.bytes(ourKey), tcxNext},
 		"something of that length":   {them4, make([]byte, probeLen), tcxNext},
@@ -616,7 +618,7 @@ func TestDelayedAnswersKeepLane(t *testing.T) {
 			continue
 		}
 		sent := e.state().Round - delay
-		for _, m := range []probeMessage{{listenLane, answerKind, 51820, sent, now(t)}, {0, answerKind, lane, sent, now(t)}} {
+		for _, m := range []probeMessage{{listenLane, answerKind, 51820, sent, now(t), e.state().Secret}, {0, answerKind, lane, sent, now(t), e.state().Secret}} {
 			if _, _, events := e.receive(datagram{src: them4, dst: us4, payload: m.bytes(ourKey)}); events[EventProbeAnswer] != 1 {
 				t.Fatalf("counted %v", events)
 			}
