@@ -130,8 +130,7 @@ func (d *Device) replaceIdentity(key noise.PrivateKey, id *identity) {
 		d.peers.remove(d.peers.list[id.Public()]) // a device cannot be its own peer
 	}
 	now := d.clock()
-	for _, p := range d.peers.list {
-		p.mu.Lock()
+	for p := range d.peers.locked() {
 		p.sessions.erase()
 		p.handshake.endAttempt()
 		p.handshake.setIdentity(id)
@@ -139,7 +138,6 @@ func (d *Device) replaceIdentity(key noise.PrivateKey, id *identity) {
 		if p.running {
 			p.armTimer(now)
 		}
-		p.mu.Unlock()
 	}
 }
 
@@ -213,9 +211,7 @@ func (d *Device) configurePostQuantum(policy *config.PostQuantum, spread config.
 	if d.postQuantum.Load() == old && d.spreading.Load().mode == spread {
 		return
 	}
-	for _, p := range d.peers.list {
-		p.mu.Lock()
+	for p := range d.peers.locked() {
 		p.quantum.updatePolicy()
-		p.mu.Unlock()
 	}
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pathmtu"
 )
 
 // MaxPeers is the largest number of peers of a device, as in the in-kernel WireGuard
@@ -106,7 +107,7 @@ type Device struct {
 	changed     changedPeers      // since Snapshot
 	renewals    pace.Turns[*Peer] // of sessions that the device has erased; peers for which packets wait need no turn
 	exchanges   pace.Turns[*Peer] // post-quantum exchanges
-	routeTurns  lookUpTurns
+	routeTurns  pathmtu.Turns
 	failuresLog pace.Rate // of warnings about peers that do not answer
 	pathMTULog  pace.Rate // of messages about path MTUs
 
@@ -300,11 +301,9 @@ func (d *Device) setMTU(mtu int) {
 	if !d.up { // no peer runs
 		return
 	}
-	for _, p := range d.peers.list {
-		p.mu.Lock()
+	for p := range d.peers.locked() {
 		p.mtu.update(d.clock())
 		p.armTimer(d.clock())
-		p.mu.Unlock()
 	}
 }
 

@@ -12,6 +12,7 @@
 //   - hello: hellos
 //   - pqexchange: post-quantum exchanges
 //   - endpoint: roaming, and names of endpoints
+//   - pathmtu: limits of outer packets that are known without probes
 //   - sockets: source ports, send groups, selection of receive lanes
 //   - pace: rates and turns
 //

@@ -96,15 +96,13 @@ func (d *Device) renewSessions(renewable func(p *Peer, now int64) bool) int {
 func (d *Device) eraseAllSessions(renewable func(p *Peer, now int64) bool) (lost []*Peer) {
 	d.peers.mu.RLock()
 	defer d.peers.mu.RUnlock()
-	for _, p := range d.peers.list {
-		p.mu.Lock()
+	for p := range d.peers.locked() {
 		if p.running && (p.handshake.attempt != nil || renewable(p, d.clock())) {
 			lost = append(lost, p)
 		}
 		p.sessions.erase()
 		p.quantum.machine.Load().Erase() // an image of the machine also has the keys
 		p.handshake.endAttempt()
-		p.mu.Unlock()
 	}
 	return lost
 }

@@ -195,7 +195,7 @@ func (p *Peer) SendGroup() int { return int(p.engine.SendGroup.Load()) }
 func (p *Peer) Key() noise.PublicKey { return p.key }
 
 // ReserveLookUp returns the time at which one more peer may look up its route.
-func (d *Device) ReserveLookUp(now int64) int64 { return d.routeTurns.reserve(now) }
+func (d *Device) ReserveLookUp(now int64) int64 { return d.routeTurns.Reserve(now) }
 
 // WhileStarting calls f as if peers were being started, and the turn of none had come.
 func (d *Device) WhileStarting(f func()) {

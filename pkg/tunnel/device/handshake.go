@@ -237,10 +237,7 @@ func (h *handshakes) noteInitiation(err error, now int64) {
 	if !firstError && !many {
 		return
 	}
-	level := slog.LevelWarn
-	if !p.dev.failuresLog.Allow(now, time.Minute) { // there may be thousands of such peers
-		level = slog.LevelDebug
-	}
+	level := p.dev.failuresLog.Level(now, slog.LevelWarn) // there may be thousands of such peers
 	log := p.log().With("peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 	if firstError {
 		log.Log(context.Background(), level, "sending a handshake initiation failed, retrying every 5 seconds while there is traffic for the peer", "error", err)

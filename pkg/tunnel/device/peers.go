@@ -4,6 +4,7 @@ package device
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"sync"
@@ -158,20 +159,30 @@ func (c routeChange) apply(e *peer.Editor[*engine.Peer]) {
 
 // renewHellos restarts the exchange with every peer. moved means that the local endpoint changed. The caller holds mu.
 func (s *peerSet) renewHellos(moved bool) {
-	for _, p := range s.list {
-		p.mu.Lock()
+	for p := range s.locked() {
 		p.hello.renew(moved)
-		p.mu.Unlock()
 	}
 }
 
 // updateSpray tells all peers that the configuration of spraying has changed. The caller holds Device.mu.
 func (s *peerSet) updateSpray() {
-	for _, p := range s.list {
-		p.mu.Lock()
+	for p := range s.locked() {
 		p.spread.update()
 		p.hello.queryAgain()
-		p.mu.Unlock()
+	}
+}
+
+// locked iterates over the peers with their mu held. The caller holds Device.mu or mu.
+func (s *peerSet) locked() iter.Seq[*Peer] {
+	return func(yield func(*Peer) bool) {
+		for _, p := range s.list {
+			p.mu.Lock()
+			more := yield(p)
+			p.mu.Unlock()
+			if !more {
+				return
+			}
+		}
 	}
 }
 

@@ -145,8 +145,7 @@ func (d portPeers) Guard(g underlay.Guard) {
 	d.outer.guard.Store(&guardRef{g})
 	d.peers.mu.RLock()
 	defer d.peers.mu.RUnlock()
-	for _, p := range d.peers.list {
-		p.mu.Lock()
+	for p := range d.peers.locked() {
 		if p.running {
 			for _, b := range append(p.sessions.all(), p.handshake.attempt) {
 				if b != nil {
@@ -155,7 +154,6 @@ func (d portPeers) Guard(g underlay.Guard) {
 			}
 			p.location.updateGuard()
 		}
-		p.mu.Unlock()
 	}
 }
 
@@ -254,13 +252,11 @@ func (o *portState) closeSources() {
 	if d.handingOver {
 		return // the lanes send nothing more
 	}
-	for _, p := range d.peers.list {
-		p.mu.Lock()
+	for p := range d.peers.locked() {
 		p.engine.Spread.Store(nil)
 		p.probing.updateSources()
 		p.spread.resetGroup()
 		p.spread.sourcesOpened = 0
-		p.mu.Unlock()
 	}
 }
 
@@ -378,10 +374,8 @@ func (o *portState) configureFragments(permitted *config.OnOff) {
 		d.log.Warn("changing the Don't Fragment option of some sockets failed, they handle large packets as before until the interface goes down and up",
 			"outer_fragments", permitted, "error", err)
 	}
-	for _, p := range d.peers.list {
-		p.mu.Lock()
+	for p := range d.peers.locked() {
 		p.mtu.apply()
-		p.mu.Unlock()
 	}
 }
 

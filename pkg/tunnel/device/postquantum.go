@@ -6,7 +6,6 @@ import (
 	"context"
 	"log/slog"
 	"sync/atomic"
-	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -120,10 +119,7 @@ func (q *quantum) send(a pqexchange.Actions, now int64) {
 func (q *quantum) warnDowngraded(now int64) {
 	p := q.peer
 	p.dev.counts.quantum.downgrades.Add(1)
-	level := slog.LevelWarn
-	if !p.dev.failuresLog.Allow(now, time.Minute) {
-		level = slog.LevelDebug
-	}
+	level := p.dev.failuresLog.Level(now, slog.LevelWarn)
 	p.log().Log(context.Background(), level, "sessions with the peer are not post-quantum any more, sending data all the same (PostQuantum = required forbids it)",
 		"peer", p.key, "reason", q.report(now).Reason, "last_post_quantum", q.machine.Load().Had())
 }

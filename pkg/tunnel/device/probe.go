@@ -91,7 +91,7 @@ func (b *probing) takeAnswer(m *wire.Probe, now int64) {
 	}
 	size := m.Size + p.mtu.overhead
 	if path, ok := b.Answered(now, m.ID, size); ok {
-		p.mtu.known.refute(size, path)
+		p.mtu.known.Refute(size, path)
 		p.mtu.apply()
 	}
 }
@@ -156,10 +156,7 @@ func (b *probing) blockSources() {
 	b.spread = s.Blocked(b.Blocked)
 	p.engine.Spread.Store(b.spread)
 	p.spread.update()
-	level := slog.LevelInfo
-	if !p.spread.log.Allow(p.dev.clock(), time.Minute) {
-		level = slog.LevelDebug
-	}
+	level := p.spread.log.Level(p.dev.clock(), slog.LevelInfo)
 	if blocked := p.spread.report.Blocked; len(blocked) > 0 {
 		p.log().Log(context.Background(), level, "the path drops messages from some spread source ports, sending their flows from the listen port until probes arrive",
 			"peer", p.key, "blocked_ports", len(blocked), "source_ports", len(b.sources()), "first_blocked_port", blocked[0])

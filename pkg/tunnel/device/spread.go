@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
@@ -112,10 +111,7 @@ func (s *peerSpread) logChange(state config.PeerSpread, why error) {
 	if s.upDue && !blocked || !p.running { // the line "tunnel to peer up" will have it, or the peer was stopped
 		return
 	}
-	level := slog.LevelInfo
-	if !s.log.Allow(p.dev.clock(), time.Minute) { // the peer can cause these changes
-		level = slog.LevelDebug
-	}
+	level := s.log.Level(p.dev.clock(), slog.LevelInfo) // the peer can cause these changes
 	switch {
 	case blocked && level == slog.LevelInfo:
 		p.log().Warn("messages from spread source ports do not reach the peer, sending all flows from the listen port until they do", "peer", p.key, "reason", state.Reason)

@@ -7,7 +7,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
@@ -196,10 +195,7 @@ func (q *stagedQueue) checkStuck(now int64, restart bool) bool {
 // logStuck logs that packets waited although there was a session, or because nobody had started a handshake. The caller holds mu.
 func (q *stagedQueue) logStuck(now int64, session bool) {
 	p := q.peer
-	level := slog.LevelWarn
-	if !p.dev.failuresLog.Allow(now, time.Minute) {
-		level = slog.LevelDebug
-	}
+	level := p.dev.failuresLog.Level(now, slog.LevelWarn)
 	log := p.log().With("peer", p.key)
 	if session {
 		log.Log(context.Background(), level, "packets to the peer stalled although there was a session, sending them now")

@@ -194,7 +194,7 @@ func (p *Peer) armTimer(now int64) {
 	p.noteChange() // whatever has led here
 	t := &p.timers
 	next := t.Next(now, &p.engine.Activity)
-	for _, deadline := range []int64{p.hello.next(), p.probing.next(now), p.mtu.known.next(), p.location.roams.Next(), p.handshake.initiateAt, p.handshake.retryAt, p.quantum.machine.Load().Next(p.sessions.inUse(), now)} {
+	for _, deadline := range []int64{p.hello.next(), p.probing.next(now), p.mtu.known.Next(), p.location.roams.Next(), p.handshake.initiateAt, p.handshake.retryAt, p.quantum.machine.Load().Next(p.sessions.inUse(), now)} {
 		if deadline != 0 && (next == 0 || deadline < next) {
 			next = deadline
 		}

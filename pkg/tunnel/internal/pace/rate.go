@@ -3,6 +3,7 @@
 package pace
 
 import (
+	"log/slog"
 	"sync/atomic"
 	"time"
 )
@@ -18,6 +19,15 @@ type Rate struct{ state atomic.Uint64 } // number of the period << 8 | events
 // Allow reports whether an event at now, in ns, is one of the first Burst of its period.
 func (r *Rate) Allow(now int64, period time.Duration) bool {
 	return r.AllowUpTo(Burst, now, period)
+}
+
+// Level returns the level of a log message of a kind that peers can cause: usual for the first Burst
+// in a minute, then slog.LevelDebug.
+func (r *Rate) Level(now int64, usual slog.Level) slog.Level {
+	if r.Allow(now, time.Minute) {
+		return usual
+	}
+	return slog.LevelDebug
 }
 
 // AllowUpTo is Allow with another limit, at most 200.
