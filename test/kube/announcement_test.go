@@ -6,8 +6,10 @@ import (
 	"errors"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -45,6 +47,53 @@ func TestOutdatedCRDIsReported(t *testing.T) {
 	}
 	expect.NoError(l, l.apply(l.definition()))
 	l.reports(l.nodes, v1alpha1.ConditionReady, metav1.ConditionTrue, "Reconciled", nil)
+}
+
+// TestMissingCRDIsReported: an agent in a cluster without RopewalkAnnouncements changes nothing, says so, and goes on once the CRD is there.
+func TestMissingCRDIsReported(t *testing.T) {
+	l := newLab(t, 1)
+	n := l.nodes[0]
+	l.setMesh(nil)
+	crds := l.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	expect.NoError(l, crds.Delete(t.Context(), l.definition().GetName(), metav1.DeleteOptions{}))
+	expect.EventuallyNoError(l, "the API server has no announcements", func() error {
+		_, err := l.dynamic.Resource(rwannouncements).List(t.Context(), metav1.ListOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(errors.New("it has"), err)
+	})
+	n.startMesh()
+	l.reports(l.nodes, v1alpha1.ConditionReady, metav1.ConditionFalse, "OutdatedCRD", nil)
+	if reconciles := n.gauge("reconciles_total"); reconciles != 0 {
+		t.Errorf("the agent reconciled %d times", reconciles)
+	}
+	if _, err := n.asks(probes, "/readyz"); err == nil {
+		t.Error("the agent is ready")
+	}
+	expect.NoError(l, l.apply(l.definition()))
+	l.reports(l.nodes, v1alpha1.ConditionReady, metav1.ConditionTrue, "Reconciled", nil)
+}
+
+// TestMissingPolicyIsReported has the policy without its binding, and then with it.
+func TestMissingPolicyIsReported(t *testing.T) {
+	l := newLab(t, 1)
+	n := l.nodes[0]
+	l.setMesh(nil)
+	policies := l.dynamic.Resource(bindings)
+	binding, err := policies.Get(t.Context(), l.account, metav1.GetOptions{})
+	expect.NoError(l, err)
+	expect.NoError(l, policies.Delete(t.Context(), l.account, metav1.DeleteOptions{})) // the next test creates it again
+	attack := l.attacks(n.name, "another")[0]
+	expect.EventuallyNoError(l, "allowed without the policy: "+attack.what, func() error { return attack.try(dry{metav1.DryRunAll}) })
+	n.startMesh()
+	l.reports(l.nodes, v1alpha1.ConditionAdmissionPolicy, metav1.ConditionFalse, "NotEnforced", nil)
+	n.shows(`ropewalk_agent_condition{status="False",type="AdmissionPolicy"} 1`)
+	for _, field := range []string{"resourceVersion", "uid", "managedFields", "creationTimestamp"} {
+		unstructured.RemoveNestedField(binding.Object, "metadata", field)
+	}
+	expect.NoError(l, l.apply(binding))
+	l.reports(l.nodes, v1alpha1.ConditionAdmissionPolicy, metav1.ConditionTrue, "Enforced", nil)
 }
 
 // TestSecondWriterIsReported has a program with an administrator's rights announce another key, as a second machine of the node's name would.

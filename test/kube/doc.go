@@ -4,5 +4,5 @@
 // real packets. Each node is a network namespace on one bridge, each agent a process in it. It is a module of its own, because
 // it needs all of Kubernetes. `make test-kube` runs it.
 //
-// There is no kubelet and no controller: the tests write the Nodes, and nothing is garbage-collected.
+// There is no kubelet and no controller but the garbage collector, in its own test: the tests write the Nodes.
 package kube
