@@ -78,16 +78,18 @@ test-race: need-root need-tun deps-test build bin/wireguard-go ## the tests of c
 	@echo 'the race detector itself: a racy program must fail'
 	! CGO_ENABLED=1 $(GO) run -race ./test/racecanary >/dev/null 2>&1
 
-# The last commit before post-quantum exchanges.
+# The last commit before post-quantum exchanges, and the first with RopewalkAnnouncements. From the first release on, OLDER_KUBE is the release before.
 OLDER := 4e60e159
-build/older/$(OLDER)/ropewalk: need-go
-	@rm -rf build/older && mkdir -p $(@D)/tree
-	git archive $(OLDER) go.mod go.sum cmd pkg bpf | tar -x -C $(@D)/tree
-	cd $(@D)/tree && $(GO) build -o ../ropewalk ./cmd/ropewalk
+OLDER_KUBE := 5afba96e
+build/older/%/ropewalk: need-go
+	@rm -rf $(@D) && mkdir -p $(@D)/tree
+	git archive $* go.mod go.sum cmd pkg bpf deploy/crd | tar -x -C $(@D)/tree
+	cd $(@D)/tree && $(GO) build -o .. ./cmd/ropewalk ./cmd/ropewalk-agent
 
 .PHONY: test-older
-test-older: need-root need-tun deps-test build build/older/$(OLDER)/ropewalk ## interop with a ropewalk of before post-quantum exchanges
+test-older: need-root need-tun deps-test deps-kube build build/older/$(OLDER)/ropewalk build/older/$(OLDER_KUBE)/ropewalk ## older releases with the present one: tunnels, and nodes of a cluster
 	ROPEWALK_OLDER_BIN=$(CURDIR)/build/older/$(OLDER)/ropewalk $(GOTEST) -count=1 -timeout 20m -run Older ./test/interop
+	cd test/kube && ROPEWALK_OLDER_KUBE=$(CURDIR)/build/older/$(OLDER_KUBE) $(GOTEST) -count=1 -timeout 20m -run Older .
 
 .PHONY: test-secret
 test-secret: need-go ## handshakes with Go's experiment that erases their stack and registers

@@ -67,8 +67,10 @@ type node struct {
 	device string
 	wire   string // the bridge's end of its link
 	keys   string // its key directory
-	agent  *agent
-	engine *agent // runs the tunnel; nil: there is none
+	// release is the directory with the programs of another release; "": they are those under test.
+	release string
+	agent   *agent
+	engine  *agent // runs the tunnel; nil: there is none
 
 	tunnelSocket *net.UDPConn // of a userspace WireGuard other than ropewalk's
 }
@@ -294,8 +296,7 @@ func (b *lockedBuffer) String() string {
 // start starts the node's agent with the rights of agents: its token belongs to a pod on this node.
 func (n *node) start(args ...string) {
 	n.l.Helper()
-	bin, err := agentBinary()
-	expect.NoError(n.l, err)
+	bin := n.program("ropewalk-agent", agentBinary)
 	token := filepath.Join(n.l.dir, n.name)
 	expect.NoError(n.l, os.WriteFile(token, []byte(n.l.nodeToken(n.name)), 0o600))
 	u, err := url.Parse(n.l.cfg.Host)
@@ -308,6 +309,17 @@ func (n *node) start(args ...string) {
 	n.l.Cleanup(n.stop)
 }
 
+// program returns the path of one of the node's programs.
+func (n *node) program(name string, tested func() (string, error)) string {
+	n.l.Helper()
+	if n.release != "" {
+		return filepath.Join(n.release, name)
+	}
+	bin, err := tested()
+	expect.NoError(n.l, err)
+	return bin
+}
+
 // engineConfig is the file with which the node's engine starts.
 func (n *node) engineConfig() string {
 	return filepath.Join(filepath.Dir(n.keys), "engine", "tunnel.conf")
@@ -317,8 +329,7 @@ func (n *node) engineConfig() string {
 // one that runs.
 func (n *node) startEngine() {
 	n.l.Helper()
-	bin, err := ropewalkBinary()
-	expect.NoError(n.l, err)
+	bin := n.program("ropewalk", ropewalkBinary)
 	unit, err := os.ReadFile("../../deploy/systemd/ropewalk-engine@.service")
 	expect.NoError(n.l, err)
 	_, command, found := strings.Cut(string(unit), "\nExecStart=")

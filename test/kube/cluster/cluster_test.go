@@ -54,7 +54,7 @@ func (c *cluster) testInstall() { c.install("") }
 // install is testInstall with more arguments of Helm.
 func (c *cluster) install(more string) {
 	c.Helper()
-	c.documented("# Installing the agent", "REGISTRY/ropewalk-agent", "localhost/ropewalk-agent --set 'mesh.podCIDRs={"+c.ip.pods()+"}'"+more)
+	c.documented("install.md", "# Installing the agent", "REGISTRY/ropewalk-agent", "localhost/ropewalk-agent --set 'mesh.podCIDRs={"+c.ip.pods()+"}'"+more)
 }
 
 // testDoctor examines a node from the engine's pod, which has all that it needs.
@@ -83,16 +83,16 @@ func (c *cluster) testPodToPod() {
 	}
 }
 
-// documented runs the commands below a heading of docs/kubernetes/install.md, with a placeholder replaced.
-func (c *cluster) documented(heading, placeholder, value string) {
+// documented runs the commands below a line of a page in docs/kubernetes, with a placeholder replaced.
+func (c *cluster) documented(page, line, placeholder, value string) {
 	c.Helper()
-	text, err := os.ReadFile(root + "/docs/kubernetes/install.md")
+	text, err := os.ReadFile(root + "/docs/kubernetes/" + page)
 	expect.NoError(c, err)
-	_, section, found := strings.Cut(string(text), heading+"\n")
+	_, section, found := strings.Cut(string(text), line+"\n")
 	_, block, fenced := strings.Cut(section, "\n```sh\n")
 	commands, _, ended := strings.Cut(block, "\n```\n")
 	if !found || !fenced || !ended {
-		c.Fatalf("docs/kubernetes/install.md has no commands below %q", heading)
+		c.Fatalf("docs/kubernetes/%s has no commands below %q", page, line)
 	}
 	out, err := c.try("bash", "-exc", strings.ReplaceAll(commands, placeholder, value))
 	c.Log(out)

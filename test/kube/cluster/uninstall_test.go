@@ -20,7 +20,7 @@ func (c *cluster) testUninstall() {
 	traffic := a.probe(b, seldom)
 	c.upgrade("mesh.cleartext=Always")
 	c.awaitMesh()
-	c.documented("## Uninstalling", "", "")
+	c.documented("install.md", "## Uninstalling", "", "")
 	a.reaches(b)
 	b.reaches(a)
 	c.Logf("uninstall: %v", traffic.end())
@@ -83,6 +83,8 @@ func (c *cluster) testKustomize() {
 	c.kubectl("apply", "--server-side", "-k", c.overlay("mesh"))
 	c.awaitRollout()
 	c.testPodToPod()
+	c.documented("upgrade.md", "With kustomize, where OVERLAY is [your overlay](install.md#images-charts-and-bases) of the new release:", "OVERLAY", c.overlayOf("mesh", nextTag))
+	c.testPodToPod()
 	cleanup := c.overlay("cleanup-mesh")
 	c.kubectl("apply", "--server-side", "-k", cleanup)
 	c.awaitRollout()
@@ -92,14 +94,17 @@ func (c *cluster) testKustomize() {
 }
 
 // overlay writes the documented overlay of a base, and returns its directory.
-func (c *cluster) overlay(base string) string {
+func (c *cluster) overlay(base string) string { return c.overlayOf(base, firstTag) }
+
+// overlayOf is overlay with a tag of the image.
+func (c *cluster) overlayOf(base, tag string) string {
 	c.Helper()
-	dir := c.mkdir(filepath.Join("overlays", base))
+	dir := c.mkdir(filepath.Join("overlays", base+tag))
 	at, err := filepath.Abs(filepath.Join(root, "deploy", "kustomize", base))
 	expect.NoError(c, err)
 	at, err = filepath.Rel(dir, at)
 	expect.NoError(c, err)
-	text := "resources: [" + at + "]\nimages: [{name: ropewalk-agent, newName: " + agentImage + "}]\n"
+	text := "resources: [" + at + "]\nimages: [{name: ropewalk-agent, newName: " + agentImage + ", newTag: " + tag + "}]\n"
 	expect.NoError(c, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o644))
 	return dir
 }

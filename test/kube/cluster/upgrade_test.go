@@ -45,8 +45,7 @@ func (c *cluster) testRollout() {
 		c.Errorf("the engines are %s after %s", after, before)
 	}
 	traffic = a.probe(b, often)
-	c.upgrade("engine.image.tag=") // that of the agents
-	c.awaitRollout()
+	c.documented("upgrade.md", "# Upgrading and going back", "--reset-then-reuse-values", "--reset-then-reuse-values --set engine.image.tag=") // that of the agents
 	a.reaches(b)
 	c.Logf("rollout of engines: %v", traffic.end())
 }
@@ -102,10 +101,7 @@ func (c *cluster) testBrokenUpgrade() {
 	})
 	a.reaches(b)
 	b.reaches(a)
-	out, err := c.try("helm", "rollback", "ropewalk-mesh", "-n", "ropewalk-system")
-	c.Log(out)
-	expect.NoError(c, err)
-	c.awaitRollout()
+	c.documented("upgrade.md", "## Going back", "", "")
 	a.reaches(b)
 	c.Logf("broken upgrade, and back: %v", traffic.endWithoutLoss())
 	if after := c.engines(); after != before {
