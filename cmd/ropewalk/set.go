@@ -33,7 +33,8 @@ func newSetCmd() *cobra.Command {
 			"  preshared-key FILE      an empty file removes the key\n" +
 			"  endpoint HOST:PORT      the host is an address or a name\n" +
 			"  persistent-keepalive N  seconds between keepalives; 0 or off for none\n" +
-			"  post-quantum auto|off|required|default  in place of that of the interface (not in wg)\n" +
+			"  post-quantum auto|off|required|default  in place of that of the interface (not in wg); forget: sessions\n" +
+			"                          without such keys are no downgrade any more\n" +
 			"  allowed-ips LIST        replaces the allowed IPs; with + or - before each prefix, adds or removes it\n" +
 			"WG_ENDPOINT_RESOLUTION_RETRIES=N|infinity sets the number of retries when a name server does not answer (default 15).",
 		Example: "  ropewalk set wg0 listen-port 51820 private-key /etc/wireguard/private.key\n" +

@@ -67,7 +67,7 @@ func keywords() []keyword {
 		{name: "persistent-keepalive", peer: true, set: file(setKeepalive)},
 		{name: "allowed-ips", peer: true, set: setAllowedIPs},
 		{name: "name", peer: true, set: setName},
-		{name: "post-quantum", peer: true, set: file(setPeerPostQuantum)},
+		{name: "post-quantum", peer: true, set: setPostQuantumArg},
 	}...)
 }
 
@@ -99,6 +99,7 @@ type peerExtra struct {
 	remove bool
 	listed bool // allowed-ips was given, possibly with an empty list
 	name   *string
+	forget bool // that sessions had post-quantum keys
 }
 
 func (p *argParser) lastExtra() *peerExtra { return &p.extras[len(p.extras)-1] }
@@ -116,6 +117,15 @@ func setName(p *argParser, value string) string {
 	}
 	p.lastExtra().name = &value
 	return ""
+}
+
+// setPostQuantumArg accepts "forget" besides the policies.
+func setPostQuantumArg(p *argParser, value string) string {
+	if value == config.PostQuantumForget {
+		p.lastExtra().forget = true
+		return ""
+	}
+	return setPeerPostQuantum(&p.parser, value)
 }
 
 // setAllowedIPs accepts the empty list, which removes all allowed IPs, as wg(8) does.
@@ -154,7 +164,7 @@ func ParseArgs(ctx context.Context, words []string, resolve Resolver) (dev confi
 	for i, extra := range p.extras {
 		peer := &dev.Peers[i]
 		peer.ReplaceAllowedIPs = peer.ReplaceAllowedIPs && extra.listed
-		peer.Name = extra.name
+		peer.Name, peer.ForgetPostQuantum = extra.name, extra.forget
 		if extra.remove { // whatever else was given for the peer, as in wg(8)
 			*peer = config.Peer{PublicKey: peer.PublicKey, Remove: true}
 		}

@@ -112,6 +112,17 @@ func TestSetErrorsNameKeywordAndMistake(t *testing.T) {
 	}
 }
 
+func TestPostQuantumOfAPeerCanBeForgotten(t *testing.T) {
+	words := []string{"peer", "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=", "post-quantum", "forget"}
+	dev, _, err := ParseArgs(t.Context(), words, nil)
+	if err != nil || !dev.Peers[0].ForgetPostQuantum || dev.Peers[0].PostQuantum != nil {
+		t.Errorf("got %+v, %v", dev.Peers, err)
+	}
+	if _, _, err := ParseArgs(t.Context(), words[2:], nil); err == nil {
+		t.Error("the interface has nothing to forget, and there is no error")
+	}
+}
+
 func TestPostQuantumIsAKeywordOfBothSections(t *testing.T) {
 	key := noise.PrivateKey{1}.Public()
 	dev, _, err := ParseArgs(t.Context(), []string{"post-quantum", "auto", "peer", key.Base64(), "post-quantum", "required"}, NewResolver(ResolverConfig{}))

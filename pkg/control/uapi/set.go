@@ -125,7 +125,9 @@ func setPeer(p *config.Peer, key, value string) (err error) {
 	case keyEndpointName:
 		err = setEndpointName(p, value)
 	case keyPostQuantum:
-		p.PostQuantum, err = parsed(value, config.ParsePostQuantum)
+		if p.ForgetPostQuantum = p.ForgetPostQuantum || value == config.PostQuantumForget; value != config.PostQuantumForget {
+			p.PostQuantum, err = parsed(value, config.ParsePostQuantum)
+		}
 	case "persistent_keepalive_interval":
 		p.Keepalive, err = number[uint16](value)
 	case "replace_allowed_ips":
@@ -250,6 +252,9 @@ func writeSetPeer(b *bufio.Writer, p *config.Peer) {
 	}
 	if p.PostQuantum != nil {
 		writeLine(b, keyPostQuantum, p.PostQuantum.String())
+	}
+	if p.ForgetPostQuantum {
+		writeLine(b, keyPostQuantum, config.PostQuantumForget)
 	}
 	writeFlag(b, "replace_allowed_ips", p.ReplaceAllowedIPs)
 	for _, a := range p.AllowedIPs {

@@ -264,7 +264,7 @@ func evaluatePostQuantum(_ *facts.Facts, name string, s *facts.Stats, r *recorde
 			"set PostQuantum = required at the peers too: with auto they send first packets in such sessions; "+show)
 	case downgraded != "":
 		r.warn(name, fmt.Sprintf("sessions with peer %s had post-quantum keys, and have none: %s", downgraded, s.PostQuantum.Peers[downgraded].Reason),
-			"the version and PostQuantum of the peer; if it is another WireGuard now on purpose: set PostQuantum = off and auto again")
+			"the version and PostQuantum of the peer; if it is another WireGuard now on purpose: ropewalk set "+quote(name)+" peer "+downgraded+" post-quantum forget")
 	case stale != "":
 		r.warn(name, fmt.Sprintf("the post-quantum key in use with peer %s is %.0f s old", stale, s.PostQuantum.Peers[stale].Age), "exchanges fail: "+show+"; ropewalk log "+quote(name)+" debug")
 	case wanted == 0:

@@ -503,7 +503,7 @@ func fastCases() []faultCase {
 		{"fast-spread", failing(config.PeerHandshake{Unanswered: 3}), OK, "see handshakes", ""},
 		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumAuto, Active: true, Age: 60}), OK, "active for 1 of 1 peers", ""},
 		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumAuto, Active: true, Age: 900, Stale: true}), Warning, "is 900 s old", "ropewalk log"},
-		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumAuto, Downgraded: true, Reason: "why"}), Warning, "have none: why", "PostQuantum = off and auto"},
+		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumAuto, Downgraded: true, Reason: "why"}), Warning, "have none: why", "peer AAAA post-quantum forget"},
 		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumRequired, Blocked: true, Reason: "why"}), Warning, "required here, why", "at the peer too"},
 		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumOff}), OK, "off", ""},
 		{"post-quantum", both(quantum(config.PeerPostQuantum{Policy: config.PostQuantumRequired, Active: true}), stats(func(s *facts.Stats) {

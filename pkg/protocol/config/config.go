@@ -22,15 +22,17 @@ type Device struct {
 
 // Peer is a change to one peer.
 type Peer struct {
-	PublicKey         noise.PublicKey
-	Name              *string // for people, valid for CheckName; empty removes it
-	Remove            bool
-	UpdateOnly        bool                // do nothing if the peer does not exist
-	PresharedKey      *noise.PresharedKey // the zero key removes it
-	Endpoint          *Endpoint
-	EndpointName      string  // from which Endpoint was resolved, valid for CheckEndpointName; empty for none
-	Keepalive         *uint16 // seconds; 0 turns persistent keepalive off
-	PostQuantum       *PostQuantum
+	PublicKey    noise.PublicKey
+	Name         *string // for people, valid for CheckName; empty removes it
+	Remove       bool
+	UpdateOnly   bool                // do nothing if the peer does not exist
+	PresharedKey *noise.PresharedKey // the zero key removes it
+	Endpoint     *Endpoint
+	EndpointName string  // from which Endpoint was resolved, valid for CheckEndpointName; empty for none
+	Keepalive    *uint16 // seconds; 0 turns persistent keepalive off
+	PostQuantum  *PostQuantum
+	// ForgetPostQuantum makes sessions without post-quantum keys no downgrade any more.
+	ForgetPostQuantum bool
 	ReplaceAllowedIPs bool
 	AllowedIPs        []AllowedIP // in the order given
 }

@@ -23,6 +23,9 @@ const DefaultPostQuantum = PostQuantumOff
 // WantPostQuantum lists the values in errors.
 const WantPostQuantum = `"auto", "off", "required" or "default"`
 
+// PostQuantumForget, in place of the policy of a peer, is Peer.ForgetPostQuantum.
+const PostQuantumForget = "forget"
+
 var postQuantumPolicies = names{"default", "auto", "off", "required"}
 
 // ParsePostQuantum returns the policy of that name, in any case.

@@ -44,7 +44,7 @@ type endpoints struct {
 
 	mu     sync.Mutex
 	own    noise.PublicKey // of the process before
-	last   map[noise.PublicKey]netip.AddrPort
+	last   map[noise.PublicKey]device.SessionEndpoint
 	loaded time.Time
 }
 
@@ -69,20 +69,22 @@ func (e *endpoints) note() {
 	}
 }
 
-// recall is device.Config.Recall. It returns each endpoint once, since the peer may be removed and added again, and none once all sessions
-// of the process before have expired.
-func (e *endpoints) recall(own, peer noise.PublicKey) (netip.AddrPort, bool) {
+// recall is device.Config.Recall. It returns each peer once, since it may be removed and added again, and no endpoint once all sessions of the process
+// before have expired.
+func (e *endpoints) recall(own, peer noise.PublicKey) (last device.SessionEndpoint, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	at, ok := e.last[peer]
-	if !ok || own != e.own || time.Since(e.loaded).Nanoseconds() >= session.RejectAfterTime {
-		return netip.AddrPort{}, false
+	if last, ok = e.last[peer]; !ok || own != e.own {
+		return device.SessionEndpoint{}, false
 	}
 	delete(e.last, peer)
-	return at, true
+	if time.Since(e.loaded).Nanoseconds() >= session.RejectAfterTime {
+		last.Endpoint = netip.AddrPort{}
+	}
+	return last, last.Endpoint.IsValid() || !last.PostQuantum.IsZero()
 }
 
-// load reads what the process before has kept for the interface. Peers whose session has expired meanwhile are left out.
+// load reads what the process before has kept for the interface. Endpoints of peers whose session has expired meanwhile are left out.
 func (e *endpoints) load(name string) {
 	if e.dir == "" {
 		return
@@ -94,10 +96,13 @@ func (e *endpoints) load(name string) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.own, e.last, e.loaded = f.PublicKey, map[noise.PublicKey]netip.AddrPort{}, time.Now()
+	e.own, e.last, e.loaded = f.PublicKey, map[noise.PublicKey]device.SessionEndpoint{}, time.Now()
 	for _, p := range f.Peers {
-		if age := time.Since(p.LastHandshake); p.Endpoint.IsValid() && age >= 0 && age.Nanoseconds() < session.RejectAfterTime {
-			e.last[p.PublicKey] = p.Endpoint
+		if age := time.Since(p.LastHandshake); age < 0 || age.Nanoseconds() >= session.RejectAfterTime {
+			p.Endpoint = netip.AddrPort{}
+		}
+		if p.Endpoint.IsValid() || !p.PostQuantum.IsZero() {
+			e.last[p.PublicKey] = p
 		}
 	}
 }

@@ -66,7 +66,7 @@ func TestRecallHasFreshSessionsOfTheSameKey(t *testing.T) {
 			t.Errorf("got the endpoint %v of a session that is not fresh", got)
 		}
 	}
-	if got, ok := e.recall(own, fresh); !ok || got != at {
+	if got, ok := e.recall(own, fresh); !ok || got.Endpoint != at {
 		t.Errorf("got %v (%v), want %v", got, ok, at)
 	}
 	if _, ok := e.recall(own, fresh); ok {
@@ -94,6 +94,22 @@ func TestRecallForgetsExpiredSessions(t *testing.T) {
 			t.Errorf("got the endpoint %v of a session that has expired", got)
 		}
 	})
+}
+
+// TestRecallKeepsPostQuantum: sessions without a key are a downgrade, however old the last one with a key is.
+func TestRecallKeepsPostQuantum(t *testing.T) {
+	own, peer, had := newKey(t), newKey(t), time.Now().Add(-time.Hour).Round(time.Second)
+	text, err := json.Marshal(endpointsFile{own, []device.SessionEndpoint{
+		{PublicKey: peer, Endpoint: netip.MustParseAddrPort("192.0.2.1:51820"), LastHandshake: had, PostQuantum: had},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, _ := saved(t, text)
+	e.load("wg0")
+	if got, ok := e.recall(own, peer); !ok || got.Endpoint.IsValid() || !got.PostQuantum.Equal(had) {
+		t.Errorf("got %+v (%v), want no endpoint and %v", got, ok, had)
+	}
 }
 
 func TestDamagedEndpointsAreIgnoredWithWarning(t *testing.T) {

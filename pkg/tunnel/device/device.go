@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
@@ -74,9 +73,9 @@ type Config struct {
 	// Resolve looks up the name of an endpoint, host:port, with a mark on its queries (0: none). Without it, names are not looked up again.
 	Resolve func(ctx context.Context, name string, mark uint32) (Resolved, error)
 	// Recall returns the last endpoint of a peer that the process before this one knew, if the two
-	// had a session at its end. own is the public key of the device, which then renews the session.
-	// Recall must not call the device. nil for none.
-	Recall func(own, peer noise.PublicKey) (netip.AddrPort, bool)
+	// had a session at its end. It also returns when sessions had post-quantum keys. own is the public
+	// key of the device, which then renews the session. Recall must not call the device. nil for none.
+	Recall func(own, peer noise.PublicKey) (SessionEndpoint, bool)
 	// OnSession is called when the result of SessionEndpoints may have changed, perhaps often. It must not block or call the device. nil for none.
 	OnSession func()
 	GiveBack  bool           // engine.Config.GiveBack

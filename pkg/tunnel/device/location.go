@@ -165,23 +165,27 @@ func (l *location) setGuarded(at config.Endpoint) {
 	}
 }
 
-// recall gives a new peer what Config.Recall knows: the endpoint, unless one is configured. start then renews the session that the process
-// before had. The caller holds Device.mu.
+// recall gives a new peer what Config.Recall knows: the endpoint, unless one is configured, and whether sessions had post-quantum keys. start then renews
+// the session that the process before had. The caller holds Device.mu.
 func (l *location) recall() {
 	p := l.peer
 	id := p.dev.identity.Load()
 	if p.dev.cfg.Recall == nil || id == nil {
 		return
 	}
-	at, ok := p.dev.cfg.Recall(id.Public(), p.key)
+	last, ok := p.dev.cfg.Recall(id.Public(), p.key)
 	if !ok {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.quantum.machine.Load().Recall(last.PostQuantum)
+	if !last.Endpoint.IsValid() {
+		return
+	}
 	p.handover.lostAt = p.dev.clock()
 	if p.engine.Endpoint.Load() == nil {
-		l.configure(&underlay.Endpoint{Dst: at})
+		l.configure(&underlay.Endpoint{Dst: last.Endpoint})
 	}
 }
 

@@ -213,6 +213,11 @@ func (p *Peer) configure(c *config.Peer) {
 		p.quantum.own = *c.PostQuantum
 		p.quantum.updatePolicy()
 	}
+	if c.ForgetPostQuantum {
+		p.quantum.machine.Load().Forget()
+		p.noteChange()
+		p.noteSession()
+	}
 	if c.Endpoint != nil {
 		at := c.Endpoint.AddrPort
 		to := &underlay.Endpoint{Dst: netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), Scope: c.Endpoint.Scope}

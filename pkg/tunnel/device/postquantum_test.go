@@ -359,11 +359,60 @@ func TestPeerReplacedByStockIsADowngrade(t *testing.T) {
 		if r := quantum(a, b); !r.Downgraded || a.Stats().(device.Stats).PostQuantum.Downgrades != 1 {
 			t.Errorf("after half a minute: got %+v, want downgraded", r)
 		}
-		setPostQuantum(config.PostQuantumOff, a) // forgets
-		setPostQuantum(config.PostQuantumAuto, a)
-		if r := quantum(a, b); r.Downgraded {
-			t.Errorf("after off and auto: got %+v, want no warning", r)
+		a.Apply(config.Device{Peers: []config.Peer{{PublicKey: b.Public(), UpdateOnly: true, ForgetPostQuantum: true}}})
+		if r := quantum(a, b); r.Downgraded || r.Policy != config.PostQuantumAuto {
+			t.Errorf("after it was forgotten: got %+v, want no warning", r)
 		}
+	})
+}
+
+// TestCrashForgetsNoPostQuantumPeer: the next process takes sessions without a key for a downgrade, although it has never seen one with a key.
+func TestCrashForgetsNoPostQuantumPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(time.Second)
+		wantActive(t, a, b)
+		recall := recallFrom(t, a.Device)
+		a.Close()
+		setPostQuantum(config.PostQuantumOff, b)
+		again := lan.Host(t, 1, devicetest.Options{Recall: recall})
+		setPostQuantum(config.PostQuantumAuto, again)
+		again.Apply(config.Device{PrivateKey: &a.Key, Peers: []config.Peer{b.AsPeer(false)}})
+		again.Key = a.Key
+		for range 2 {
+			talk(t, again, b)
+			time.Sleep(31 * time.Second)
+		}
+		talk(t, again, b)
+		if r := quantum(again, b); !r.Downgraded {
+			t.Errorf("got %+v, want downgraded", r)
+		}
+	})
+}
+
+// TestLostKeysAreNamed: the peer was restarted, and the exchange takes its time.
+func TestLostKeysAreNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var drops atomic.Bool
+		a, b := quantumPair(t, devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+			if drops.Load() && len(datagram) >= 432 && len(datagram) <= 448 {
+				return underlay.Drop
+			}
+			return underlay.Deliver
+		}), config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(time.Second)
+		wantActive(t, a, b)
+		drops.Store(true)
+		b.MachineCopied()
+		time.Sleep(6 * time.Second)
+		talk(t, a, b)
+		wantInactive(t, a, b, "lost by the peer, renewing")
+		drops.Store(false)
+		time.Sleep(40 * time.Second)
+		wantActive(t, a, b)
 	})
 }
 

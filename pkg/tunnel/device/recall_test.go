@@ -15,14 +15,14 @@ import (
 )
 
 // recallFrom is a device.Config.Recall for what another device has returned.
-func recallFrom(t *testing.T, d *device.Device) func(own, peer noise.PublicKey) (netip.AddrPort, bool) {
+func recallFrom(t *testing.T, d *device.Device) func(own, peer noise.PublicKey) (device.SessionEndpoint, bool) {
 	t.Helper()
 	key, list, ok := d.SessionEndpoints()
 	if !ok || len(list) != 1 {
 		t.Fatalf("got %d endpoints (%v), want 1", len(list), ok)
 	}
-	return func(own, peer noise.PublicKey) (netip.AddrPort, bool) {
-		return list[0].Endpoint, own == key && peer == list[0].PublicKey
+	return func(own, peer noise.PublicKey) (device.SessionEndpoint, bool) {
+		return list[0], own == key && peer == list[0].PublicKey
 	}
 }
 
@@ -55,8 +55,8 @@ func TestConfiguredEndpointIsNotRecalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := devicetest.NewLAN(nil)
 		b := lan.Host(t, 2, devicetest.Options{})
-		elsewhere := netip.MustParseAddrPort("192.0.2.77:7")
-		a := lan.Host(t, 1, devicetest.Options{Recall: func(_, _ noise.PublicKey) (netip.AddrPort, bool) { return elsewhere, true }})
+		elsewhere := device.SessionEndpoint{Endpoint: netip.MustParseAddrPort("192.0.2.77:7")}
+		a := lan.Host(t, 1, devicetest.Options{Recall: func(_, _ noise.PublicKey) (device.SessionEndpoint, bool) { return elsewhere, true }})
 		a.Apply(config.Device{Peers: []config.Peer{b.AsPeer(false)}})
 		if got, want := a.PeerStatus(b).Endpoint.AddrPort, b.Outside(false); got != want {
 			t.Errorf("got endpoint %v, want %v", got, want)

@@ -189,15 +189,18 @@ type reflections struct {
 	answered atomic.Uint64
 }
 
-// SessionEndpoint is the endpoint of a peer that has a session. It holds no secret.
+// SessionEndpoint is the endpoint of a peer that has a session, or had one with a post-quantum key.
+// It holds no secret.
 type SessionEndpoint struct {
 	PublicKey     noise.PublicKey `json:"public_key"`
-	Endpoint      netip.AddrPort  `json:"endpoint"`
-	LastHandshake time.Time       `json:"last_handshake"`
+	Endpoint      netip.AddrPort  `json:"endpoint,omitzero"` // invalid: there is no session
+	LastHandshake time.Time       `json:"last_handshake,omitzero"`
+	// PostQuantum is when a session with such a key was last confirmed, zero for never.
+	PostQuantum time.Time `json:"post_quantum,omitzero"`
 }
 
-// SessionEndpoints returns the device's public key and the endpoints of the peers that have a
-// session. They are for Config.Recall of a process that replaces this one after a crash. ok is
+// SessionEndpoints returns the device's public key and the peers that have a session, or had one with
+// a post-quantum key. They are for Config.Recall of a process that replaces this one after a crash. ok is
 // false if the device has no key or has ended. It is safe for concurrent use.
 func (d *Device) SessionEndpoints() (own noise.PublicKey, list []SessionEndpoint, ok bool) {
 	id := d.identity.Load()
@@ -211,9 +214,13 @@ func (d *Device) SessionEndpoints() (own noise.PublicKey, list []SessionEndpoint
 	defer d.peers.mu.RUnlock()
 	for key, p := range d.peers.list {
 		p.mu.Lock()
-		at, completed := p.engine.Endpoint.Load(), p.handshake.completedAt
+		e := SessionEndpoint{PublicKey: key, PostQuantum: p.quantum.machine.Load().Had()}
+		at := p.engine.Endpoint.Load()
 		if at != nil && at.Scope == 0 && p.sessions.has() { // the number of a scope may change
-			list = append(list, SessionEndpoint{key, at.Dst, completed})
+			e.Endpoint, e.LastHandshake = at.Dst, p.handshake.completedAt
+		}
+		if e.Endpoint.IsValid() || !e.PostQuantum.IsZero() {
+			list = append(list, e)
 		}
 		p.mu.Unlock()
 	}

@@ -53,7 +53,7 @@ type Options struct {
 	// Resolve is as in device.Config.
 	Resolve func(ctx context.Context, name string, mark uint32) (device.Resolved, error)
 	// Recall is as in device.Config.
-	Recall func(own, peer noise.PublicKey) (netip.AddrPort, bool)
+	Recall func(own, peer noise.PublicKey) (device.SessionEndpoint, bool)
 	// WrapPort, if set, may put something between the device and its port.
 	WrapPort func(underlay.Port) underlay.Port
 }

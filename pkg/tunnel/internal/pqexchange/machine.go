@@ -53,6 +53,7 @@ type Machine struct {
 	had         time.Time       // when a session with a key was last confirmed; zero for never, or if that was forgotten
 	baseSince   int64           // since when sessions have no key, 0 for not
 	warned      bool            // of it
+	lost        bool            // the peer had keys, and has lost them
 	since       int64           // when the first session after End began, 0 without one
 }
 
@@ -217,6 +218,8 @@ func (m *Machine) Begin(current Session, now int64, wall time.Time) Actions {
 	if m == nil {
 		return Actions{}
 	}
+	_, held := m.exchange.Ring.Signal()
+	m.lost = !current.hasKey() && (m.lost || held && !m.had.IsZero())
 	m.exchange.Begin(current.Exchange, now)
 	m.upgradeAt = 0
 	if m.since == 0 {
@@ -271,6 +274,20 @@ func (m *Machine) Had() time.Time {
 	return m.had
 }
 
+// Recall tells the Machine when sessions with the peer had keys in a process before this one.
+func (m *Machine) Recall(had time.Time) {
+	if m != nil && m.had.Before(had) {
+		m.had = had
+	}
+}
+
+// Forget makes sessions without keys no downgrade any more.
+func (m *Machine) Forget() {
+	if m != nil {
+		m.had, m.warned, m.lost = time.Time{}, false, false
+	}
+}
+
 // Report describes the session in use. configured is the policy without regard of spread. unknown
 // is why there is no hello of the peer, nil if that is not the reason.
 func (m *Machine) Report(configured config.PostQuantum, current Session, unknown error, now int64) config.PeerPostQuantum {
@@ -304,6 +321,9 @@ func (m *Machine) why(configured config.PostQuantum, usable bool, unknown error)
 		return "the peer does not offer post-quantum keys"
 	case m.exchange.Offers() == postquantum.OffersUnknown && unknown != nil:
 		return unknown.Error()
+	}
+	if m.lost && m.exchange.State() != postquantum.Failed {
+		return "lost by the peer, renewing"
 	}
 	return [...]string{
 		postquantum.Idle:     "waiting for the peer to begin the exchange",
