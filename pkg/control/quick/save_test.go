@@ -55,8 +55,8 @@ SaveConfig = true
 PostUp = echo %i; true
 PreDown = true
 Spread = off
-Lanes = 2
 SpreadPorts = 2000-3000
+Lanes = 2
 ListenPort = 51820
 PrivateKey = ` + testPrivateKey + `
 
