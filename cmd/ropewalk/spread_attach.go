@@ -5,16 +5,15 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/time/rate"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
-	"github.com/ropewalk/ropewalk/pkg/observe/term"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
@@ -94,14 +93,15 @@ func spreadAttach(cmd *cobra.Command, device string, o spreadAttachOptions) erro
 			return err
 		}
 		return o.metrics.during(cmd.Context(), log, func() error {
-			return spreadUsage(host.Watch(cmd.Context(), cfg, log, func(r spreader.Report) { printSpreadReport(out, errs, r) }))
+			printer := spreadPrinter{out: out, errs: errs, limit: rate.NewLimiter(rate.Every(reportInterval), reportBurst)}
+			return spreadUsage(host.Watch(cmd.Context(), cfg, log, printer.print))
 		})
 	}
 	report, err := host.Attach(cmd.Context(), cfg)
 	if err != nil {
 		return spreadUsage(err)
 	}
-	printSpreadReport(out, errs, report)
+	(&spreadPrinter{out: out, errs: errs}).print(report)
 	return nil
 }
 
@@ -162,15 +162,4 @@ func parseSpreadPorts(s string) (spread.Ports, []uint16, error) {
 		list = append(list, uint16(port))
 	}
 	return spread.Ports{}, list, nil
-}
-
-func printSpreadReport(out, errs io.Writer, r spreader.Report) {
-	fmt.Fprintf(out, "%s: %s (UDP port %d) spreads over %s to %s; spread by %s, gather by %s\n", printable(strings.Join(append([]string{r.Device}, r.AlsoOn...), ", ")), printable(r.Tunnel), r.Port,
-		term.Count(len(r.Lanes), "port"), term.Count(len(r.Peers), "peer"), r.Spread, r.Gather)
-	for _, s := range r.Skipped {
-		fmt.Fprintf(errs, "ropewalk: skipping peer %s: %s\n", s.Key, printable(s.Reason))
-	}
-	for _, w := range r.Warnings {
-		fmt.Fprintf(errs, "ropewalk: warning: %s\n", printable(w))
-	}
 }

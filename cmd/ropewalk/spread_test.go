@@ -259,7 +259,7 @@ func TestControlCharactersInNamesAreEscaped(t *testing.T) {
 		Tunnels: []spreader.TunnelStatus{{Name: hostile}}, Filter: spreader.FilterStatus{Devices: []string{hostile}}, Problems: []string{"bad: " + hostile + "\x9b"},
 	}
 	var report bytes.Buffer
-	printSpreadReport(&report, &report, spreader.Report{
+	(&spreadPrinter{out: &report, errs: &report}).print(spreader.Report{
 		Device: hostile, Tunnel: hostile, Warnings: []string{hostile}, Skipped: []spreader.SkippedPeer{{Reason: hostile}},
 	})
 	_, _, err := runSpread("attach", hostile, "--port", "1", "--peer", hostile)

@@ -343,6 +343,7 @@ func (pl *plan) choosePeers(t *Tunnel, known history) {
 		pl.warn("%d peers, the first at %s, are gathered from, and not spread to: their keys are unknown, so they cannot prove that "+
 			"messages from other source ports arrive", len(unknown), unknown[0])
 	}
+	known.keepPeers(t)
 }
 
 // endpoints returns endpoints of the Config as they are used.
@@ -383,6 +384,19 @@ type history struct {
 	stalls        stallWatch        // kept over calls; may be nil
 	unseen        unseenWatch       // kept over calls; may be nil
 	attempts      attempts          // kept over calls; may be nil
+}
+
+// keepPeers forgets the ports and keys of peers that the tunnel no longer has.
+func (known history) keepPeers(t *Tunnel) {
+	if t == nil {
+		return
+	}
+	names, secrets := map[string]bool{}, map[ProbeSecrets]bool{}
+	for _, p := range t.Peers {
+		names[p.Key], secrets[p.Secrets] = true, true
+	}
+	maps.DeleteFunc(known.endpointPorts, func(key string, _ uint16) bool { return !names[key] })
+	maps.DeleteFunc(known.probeKeys, func(s ProbeSecrets, _ programs.ProbeKeys) bool { return !secrets[s] })
 }
 
 // listenEndpoint returns a peer's endpoint with its listen port. The tunnel may have last received from a lane port of

@@ -12,14 +12,15 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 )
 
-// ProbeSecrets are the keys of WireGuard from which both ends derive the keys of probes. It redacts itself.
+// ProbeSecrets are the keys of WireGuard from which both ends derive the keys of probes. It redacts itself. The preshared key is
+// not among them: other programs set a new one every two minutes, and the ends would see it at different times.
 type ProbeSecrets struct {
-	private, public, preshared [32]byte
+	private, public [32]byte
 }
 
-// NewProbeSecrets takes this host's private key, the peer's public key, and their preshared key, which may be zero.
-func NewProbeSecrets(private, public, preshared [32]byte) ProbeSecrets {
-	return ProbeSecrets{private, public, preshared}
+// NewProbeSecrets takes this host's private key and the peer's public key.
+func NewProbeSecrets(private, public [32]byte) ProbeSecrets {
+	return ProbeSecrets{private, public}
 }
 
 // Format implements fmt.Formatter, for every verb.
@@ -57,7 +58,7 @@ func (s ProbeSecrets) derive() (send, receive [16]byte, ok bool) {
 	if err != nil { // a point of low order
 		return send, receive, false
 	}
-	derived := blake2s.Sum256(bytes.Join([][]byte{[]byte(probeLabel), shared, s.preshared[:]}, nil))
+	derived := blake2s.Sum256(append([]byte(probeLabel), shared...))
 	send, receive = [16]byte(derived[:16]), [16]byte(derived[16:])
 	if bytes.Compare(private.PublicKey().Bytes(), s.public[:]) > 0 {
 		send, receive = receive, send

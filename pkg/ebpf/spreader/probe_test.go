@@ -21,6 +21,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
@@ -314,28 +315,58 @@ func TestPeerWithoutGatherIsNotSpreadTo(t *testing.T) {
 	}
 }
 
-// TestProbeKeysFitBothEnds: each end's key for sending is the other's for receiving, and every secret matters.
+// TestProbeKeysFitBothEnds: each end's key for sending is the other's for receiving, and another peer has other keys.
 func TestProbeKeysFitBothEnds(t *testing.T) {
-	a, b, preshared := newKey(t), newKey(t), [32]byte{1}
+	a, b := newKey(t), newKey(t)
 	public := func(k *ecdh.PrivateKey) [32]byte { return [32]byte(k.PublicKey().Bytes()) }
-	secrets := NewProbeSecrets([32]byte(a.Bytes()), public(b), preshared)
+	secrets := NewProbeSecrets([32]byte(a.Bytes()), public(b))
 	send, receive, ok := secrets.derive()
-	theirSend, theirReceive, theyOK := NewProbeSecrets([32]byte(b.Bytes()), public(a), preshared).derive()
+	theirSend, theirReceive, theyOK := NewProbeSecrets([32]byte(b.Bytes()), public(a)).derive()
 	if !ok || !theyOK || send != theirReceive || receive != theirSend || send == receive {
 		t.Error("the keys of both ends do not fit")
 	}
 	here := secrets.keys()
-	if NewProbeSecrets([32]byte(a.Bytes()), public(b), [32]byte{2}).keys() == here {
-		t.Error("another preshared key makes the same keys")
+	if NewProbeSecrets([32]byte(a.Bytes()), public(newKey(t))).keys() == here {
+		t.Error("another peer has the same keys")
 	}
 	for name, s := range map[string]ProbeSecrets{
-		"no private key":     NewProbeSecrets([32]byte{}, public(b), preshared),
-		"low-order public":   NewProbeSecrets([32]byte(a.Bytes()), [32]byte{}, preshared),
+		"no private key":     NewProbeSecrets([32]byte{}, public(b)),
+		"low-order public":   NewProbeSecrets([32]byte(a.Bytes()), [32]byte{}),
 		"nothing":            {},
-		"low-order public 1": NewProbeSecrets([32]byte(a.Bytes()), [32]byte{1}, preshared),
+		"low-order public 1": NewProbeSecrets([32]byte(a.Bytes()), [32]byte{1}),
 	} {
 		if s.keys() != (programs.ProbeKeys{}) {
 			t.Errorf("%s: got keys, want none", name)
 		}
+	}
+}
+
+// TestRotatedPresharedKeyKeepsProbeKeys: programs set a new preshared key every two minutes, at times of their own.
+func TestRotatedPresharedKeyKeepsProbeKeys(t *testing.T) {
+	private, peer := wgtypes.Key(newKey(t).Bytes()), wgtypes.Key(newKey(t).PublicKey().Bytes())
+	secrets := func(preshared byte) ProbeSecrets {
+		d := wgtypes.Device{PrivateKey: private, Peers: []wgtypes.Peer{{PublicKey: peer, PresharedKey: wgtypes.Key{preshared}}}}
+		return tunnelOf(&d).Peers[0].Secrets
+	}
+	if secrets(1) != secrets(2) {
+		t.Error("another preshared key changes the keys of probes, so all proofs end")
+	}
+}
+
+func TestRemovedPeersAreForgotten(t *testing.T) {
+	tunnel := wg("192.0.2.2:51820", "192.0.2.3:51820")
+	known := history{endpointPorts: map[string]uint16{"a": 1, "b": 2}, probeKeys: probeKeys{}}
+	tunnel.Peers[1].Secrets = secretsWith(hereAddr)
+	for _, p := range tunnel.Peers {
+		known.probeKeys.of(p.Secrets)
+	}
+	tunnel.Peers = tunnel.Peers[:1]
+	known.keepPeers(&tunnel)
+	if len(known.endpointPorts) != 1 || known.endpointPorts["a"] != 1 || len(known.probeKeys) != 1 {
+		t.Errorf("got the ports %v and keys of %d peers, want those of a alone", known.endpointPorts, len(known.probeKeys))
+	}
+	known.keepPeers(nil)
+	if len(known.probeKeys) != 1 {
+		t.Error("a tunnel that was not found loses what is known of its peers")
 	}
 }

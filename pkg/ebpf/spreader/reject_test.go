@@ -272,10 +272,10 @@ func TestProvedPeerKeepsSharedAddress(t *testing.T) {
 func TestProofOutlivesChangesOfPeer(t *testing.T) {
 	r := newRig(t)
 	known := history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), probeKeys: probeKeys{}, proofs: proofs{}}
-	reconcile := func(a, b string, preshared byte) (found reconcileResult) {
+	reconcile := func(a, b string, private byte) (found reconcileResult) {
 		t.Helper()
 		tunnel := wg(a, b)
-		tunnel.Peers[0].Secrets.preshared[0] += preshared
+		tunnel.Peers[0].Secrets.private[1] += private
 		tunnel.Peers[1].Secrets = secretsWith(hereAddr)
 		r.here.finder.set(tunnel)
 		r.here.do(func() (err error) {
@@ -289,8 +289,8 @@ func TestProofOutlivesChangesOfPeer(t *testing.T) {
 	r.prove(senders, receiver)
 	want := []SkippedPeer{{"b", "peer a has answered probes from the same address 192.0.2.2"}}
 	for _, step := range []struct {
-		name, a   string
-		preshared byte
+		name, a string
+		private byte
 	}{
 		{"as before", "192.0.2.2:51820", 0},
 		{"another port", "192.0.2.2:4444", 0},
@@ -300,7 +300,7 @@ func TestProofOutlivesChangesOfPeer(t *testing.T) {
 		{"other keys", "192.0.2.2:51820", 1},
 	} {
 		for range 2 {
-			found := reconcile(step.a, "192.0.2.2:7", step.preshared)
+			found := reconcile(step.a, "192.0.2.2:7", step.private)
 			skipped := r.here.status().Tunnels[0].Skipped
 			if step.name == "elsewhere" {
 				continue

@@ -15,10 +15,7 @@ import (
 )
 
 // Keys of the tests' tunnels.
-var (
-	hereKey, thereKey = fixedKey(1), fixedKey(2)
-	presharedKey      = [32]byte{3}
-)
+var hereKey, thereKey = fixedKey(1), fixedKey(2)
 
 func fixedKey(n byte) *ecdh.PrivateKey {
 	k, err := ecdh.X25519().NewPrivateKey(slices.Repeat([]byte{n}, 32))
@@ -34,7 +31,7 @@ func secretsWith(peer netip.Addr) ProbeSecrets {
 	if peer == hereAddr {
 		own, other = thereKey, hereKey
 	}
-	return NewProbeSecrets([32]byte(own.Bytes()), [32]byte(other.PublicKey().Bytes()), presharedKey)
+	return NewProbeSecrets([32]byte(own.Bytes()), [32]byte(other.PublicKey().Bytes()))
 }
 
 // answer answers a probe of here's, as there's gather program does. It reports whether the datagram is a probe.

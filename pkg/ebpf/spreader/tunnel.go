@@ -177,7 +177,7 @@ func tunnelOf(d *wgtypes.Device) Tunnel {
 	}
 	for _, p := range d.Peers {
 		peer := TunnelPeer{
-			Key: p.PublicKey.String(), Secrets: NewProbeSecrets(d.PrivateKey, p.PublicKey, p.PresharedKey),
+			Key: p.PublicKey.String(), Secrets: NewProbeSecrets(d.PrivateKey, p.PublicKey),
 			LastHandshake: p.LastHandshakeTime, ReceivedBytes: uint64(p.ReceiveBytes), SentBytes: uint64(p.TransmitBytes),
 		}
 		if p.Endpoint != nil {
