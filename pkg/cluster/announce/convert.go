@@ -81,8 +81,8 @@ func EndpointsOf(n mesh.Node, port uint16) (all []v1alpha1.Endpoint) {
 // maxCIDRs is the maximum number of prefixes in an announcement. Others read the prefixes at their source.
 const maxCIDRs = 16
 
-// CIDRsOf leaves out IPv4 prefixes in IPv6 form, which no node may have: the API server rejects an announcement with one, and other nodes may be
-// able to write such a prefix for this one (CiliumNodes).
+// CIDRsOf leaves out IPv4 prefixes in IPv6 form, which no node may have. The API server rejects an
+// announcement with such a prefix. Other nodes may be able to write it for this one (CiliumNodes).
 func CIDRsOf(n mesh.Node) (all []v1alpha1.CIDR) {
 	for _, p := range n.PodCIDRs[:min(len(n.PodCIDRs), maxCIDRs)] {
 		if !p.Addr().Is4In6() {

@@ -15,9 +15,9 @@ type Propagation struct {
 	since   time.Time
 }
 
-// Done reports whether that is at least a time, or else how long to wait. It compares the announcement in the API with the next one:
-// after a change of address, ports or mode, others do not gather from this node yet. An announcement from before the agent's start
-// counts as known.
+// Done reports whether that is at least a time, or else how long to wait. It compares the
+// announcement in the API with the next one. After a change of address, ports or mode, others do
+// not gather from this node yet. An announcement from before the agent's start counts as known.
 func (p *Propagation) Done(published, next *v1alpha1.AnnouncementSpec, after time.Duration) (bool, time.Duration) {
 	same := len(next.Endpoints) > 0 && // nobody gathers from a node without endpoints
 		published.Mode == v1alpha1.ModeSpread && published.SpreadPorts != nil && *published.SpreadPorts == *next.SpreadPorts &&

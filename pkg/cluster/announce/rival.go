@@ -5,15 +5,17 @@ package announce
 import "time"
 
 const (
-	// rivalWrites, in rivalPeriod, are too many for what an earlier agent of this node had begun to write.
+	// rivalWrites, in rivalPeriod, are more than the writes that an earlier agent of this node had
+	// begun.
 	rivalWrites = 3
 	rivalPeriod = 10 * time.Minute
 	// rivalPause is the time between two writes while there is a rival: all other nodes follow each of them.
 	rivalPause = 5 * time.Minute
 )
 
-// Rival notices another program that writes an object of which this agent should be the only writer: a second machine with the node's name, or
-// somebody with a stolen token. It is not safe for concurrent use.
+// Rival notices another program that writes an object of which this agent should be the only
+// writer. It is a second machine with the node's name, or has a stolen token. It is not safe for
+// concurrent use.
 type Rival struct {
 	Writes uint64 // by others, since the agent's first write
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bundle, ropewalk's own, collects what a report about a cluster's agents and engines needs: objects, logs, metrics, and the output of
-// `ropewalk show` and `ropewalk doctor`, in one archive without secrets. It runs kubectl, which knows how to reach and
-// authenticate to the cluster. Only cmd/ropewalk-agent imports it. Begin reading at Write.
+// Package bundle, ropewalk's own, collects data for a report about a cluster's agents and engines,
+// in one archive without secrets. It has objects, logs, metrics, and the output of `ropewalk show`
+// and `ropewalk doctor`. It runs kubectl, which knows how to reach and authenticate to the cluster.
+// Only cmd/ropewalk-agent imports it. Begin reading at Write.
 package bundle
 
 import (
@@ -52,7 +53,8 @@ type Progress struct {
 type Summary struct{ Files, Missing int }
 
 // Write collects everything and writes the archive, a tar.gz. Files that cannot be had are missing, and the archive's index has the reasons.
-// So are those that are not collected yet when the context ends. Errors are those of writing, and of an API server that does not answer at all.
+// Parts that are not collected when the context ends are missing as well. It fails if writing
+// fails, or if the API server does not answer at all.
 func Write(ctx context.Context, w io.Writer, c Config) (Summary, error) {
 	a := newArchive(w, c.Name)
 	release, err := c.kubectl(ctx, "get", "--raw", "/version")

@@ -15,14 +15,15 @@ const removed = "(removed)"
 // secrets match what no file of the archive may have. The first group of each stays.
 var secrets = []*regexp.Regexp{
 	regexp.MustCompile(`()-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)`),
-	regexp.MustCompile(`()eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+`), // JSON Web Tokens, such as those of ServiceAccounts
+	regexp.MustCompile(`()eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+`), // JSON Web Tokens, such as ServiceAccounts' tokens
 	regexp.MustCompile(`(?i)(\bbearer )[\w.~+/-]+=*`),
 	// The keys of wg's file format, of the control socket and of JSON, in base64 or hex.
 	regexp.MustCompile(`(?i)((?:private|preshared)[-_ ]?key\\?["']?\s*[:=]?\s*\\?["']?)[A-Za-z0-9+/]{40,}={0,2}`),
 	regexp.MustCompile(`(?i)(\b(?:token|password|passwd|secret)\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,{}\[\]]+`),
 }
 
-// redact replaces secrets in a text. Agents and engines write none: this is for what administrators add to pods, and for faults.
+// redact replaces secrets in a text. Agents and engines write none: this is for faults, and for
+// containers that administrators add.
 func redact(text []byte) []byte {
 	for _, s := range secrets {
 		text = s.ReplaceAll(text, []byte("${1}"+removed))
@@ -30,8 +31,9 @@ func redact(text []byte) []byte {
 	return text
 }
 
-// trimObjects removes from JSON objects what may have secrets of others (values of environment variables, annotations), and what is large and says nothing.
-// Text that is no JSON stays.
+// trimObjects removes fields from JSON objects that may have secrets of others (values of
+// environment variables, annotations), and large fields that say nothing. Text that is no JSON
+// stays.
 func trimObjects(text []byte) []byte {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()

@@ -67,8 +67,8 @@ type stats struct {
 	PostQuantum *config.PostQuantumReport `json:"post_quantum"`
 }
 
-// Status returns the engine's configuration and peers: all fields of the get operation, names, and Spread.Active of peers. The error is
-// ErrAbsent, ErrForeign or ErrOutdated, or that of a request.
+// Status returns the engine's configuration and peers: all fields of the get operation, names, and
+// Spread.Active of peers. The error is ErrAbsent, ErrForeign, ErrOutdated, or a request's error.
 func (c *Client) Status() (st Status, err error) {
 	var more stats
 	err = c.do(func(u *uapi.Client) error {
@@ -100,7 +100,7 @@ func (s *stats) lacks() []string {
 	return slices.DeleteFunc(slices.Clone(required), func(f string) bool { return slices.Contains(s.Features, f) })
 }
 
-// StatusOf returns the fields of the get operation for these peers, those of them that exist.
+// StatusOf returns the fields of the get operation for these peers, if they exist.
 func (c *Client) StatusOf(peers ...noise.PublicKey) (st config.Status, err error) {
 	err = c.do(func(u *uapi.Client) error {
 		st, err = u.StatusOf(peers...)

@@ -16,8 +16,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// Save makes the file that of a whole configuration, atomically and durably, unless it is already. Only its owner may read it. An engine that starts by itself has it
-// before any agent. Endpoints are addresses, also those of peers with host names: no name needs to be resolved for the tunnel to start.
+// Save writes a whole configuration to the file, atomically and durably, unless the file has it.
+// Only its owner may read it. An engine that starts by itself has it before any agent. Endpoints
+// are addresses, also of peers with host names: no name needs to be resolved for the tunnel to
+// start.
 func (c *Client) Save(dev config.Device) error {
 	f := conffile.File{Interface: conffile.Interface{
 		PrivateKey: dev.PrivateKey, ListenPort: dev.ListenPort, FwMark: dev.FwMark,

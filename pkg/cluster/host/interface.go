@@ -17,12 +17,14 @@ import (
 // errNoInterface means that no interface has an address of the node.
 var errNoInterface = errors.New("no interface of this host has any of the node's addresses: set the MTU (--mtu, or spec.mtu)")
 
-// configureInterface implements Network.SetInterface. One address of each pod prefix is the source address of what the node
-// itself sends to other nodes' pods: they accept no other. It is checked on each reconcile, since other programs may change it,
-// the node may get its prefixes late (calico #8039), or get others, whose former addresses belong to another node.
+// configureInterface implements Network.SetInterface. One address of each pod prefix is the source
+// of the node's own packets to other nodes' pods: they accept no other. It is checked on each
+// reconcile, since other programs may change it. The node may also get its prefixes late (calico
+// #8039), or get others, whose former addresses belong to another node.
 //
-// Strict reverse path filtering would drop another node's answers to pods: they come from an address to which packets bypass the tunnel. That of
-// the node's own devices, at which packets of other nodes' pods arrive, is the administrator's.
+// Strict reverse path filtering would drop another node's answers to pods: they come from an
+// address to which packets bypass the tunnel. The same setting of the node's own devices, at which
+// packets of other nodes' pods arrive, is the administrator's.
 func configureInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error) {
 	if slices.ContainsFunc(pods, isIPv6) {
 		if err := hostnet.DisableLinkLocal(name); err != nil {
@@ -63,10 +65,11 @@ func configureInterface(name string, mtu int, pods []netip.Prefix) (changes int,
 	return changes + 1, hostnet.SetLinkUp(name, mtu)
 }
 
-// SourceAddress returns the address of a pod prefix that is the node's own: the first of IPv4, which no plugin gives to a pod, and the last of
-// IPv6, which host-local gives out after all others. The first of IPv6 is the Subnet-Router anycast address (RFC 4291, section 2.6.1) wherever the plugin's
-// bridge has another address of the prefix. The kernel sends no ICMPv6 error to it (net/ipv6/icmp.c, icmpv6_route_lookup), so
-// that path MTU discovery fails.
+// SourceAddress returns the address of a pod prefix that is the node's own. It is the first of
+// IPv4, which no plugin gives to a pod, and the last of IPv6, which host-local gives out after all
+// others. The first of IPv6 is the Subnet-Router anycast address (RFC 4291, section 2.6.1) wherever
+// the plugin's bridge has another address of the prefix. The kernel sends no ICMPv6 error to it
+// (net/ipv6/icmp.c, icmpv6_route_lookup), so that path MTU discovery fails.
 func SourceAddress(pods netip.Prefix) netip.Prefix {
 	a := pods.Masked().Addr()
 	if a.Is6() {

@@ -14,9 +14,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
-// localPods returns the prefixes within r.Routes that the host's main table routes to pods of this node: over a veth, netkit or
-// dummy device, or a bridge that has only such ports. Calico, cloud providers' plugins and Cilium have such routes whatever
-// Node.spec says. Devices of default routes do not count, because other nodes may be behind them, and neither does the tunnel.
+// localPods returns the prefixes within r.Routes that the host's main table routes to pods of this
+// node. The devices are veth, netkit or dummy, or a bridge that has only such ports. Calico, cloud
+// providers' plugins and Cilium have such routes whatever Node.spec says. Devices of default routes
+// do not count, because other nodes may be behind them, and neither does the tunnel.
 func localPods(r *Routing, tunnel int) ([]netip.Prefix, error) {
 	if r == nil || len(r.Routes) == 0 {
 		return nil, nil
@@ -55,8 +56,8 @@ func localPods(r *Routing, tunnel int) ([]netip.Prefix, error) {
 	return local, nil
 }
 
-// staysOnHost reports whether a unicast route has no gateway, or one that is an address of the host within the destination, as
-// Cilium's route to the node's own pods has.
+// staysOnHost reports whether a unicast route has no gateway, or an address of the host within the
+// destination. Cilium's route to the node's own pods has such a gateway.
 func staysOnHost(r *netlink.Route, dst netip.Prefix, own map[netip.Addr]bool) bool {
 	gateway, ok := netip.AddrFromSlice(r.Gw)
 	gateway = gateway.Unmap()

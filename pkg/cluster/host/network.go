@@ -18,8 +18,9 @@ type Network interface {
 	// should have come out of the tunnel. If nodes is not nil it also drops those from other nodes to this one. It returns the number
 	// of changes. After an error, such packets may pass.
 	SetPlaintextFilter(tunnel string, wanted bool, nodes *NodeRouting) (changes int, err error)
-	// SetInterface sets a tunnel interface's MTU, gives it an address of each pod prefix, removes its other /32 and
-	// /128 addresses except link-local ones, and brings it up. It returns the number of changes.
+	// SetInterface sets a tunnel interface's MTU, gives it an address of each pod prefix, and
+	// brings it up. It removes its other /32 and /128 addresses except link-local ones. It returns
+	// the number of changes.
 	SetInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error)
 	// RemoveInterface deletes a tunnel's interface. An engine that serves it then ends. It succeeds if there is none.
 	RemoveInterface(name string) error

@@ -65,8 +65,9 @@ const (
 	tcpFlagsOffset = 13
 )
 
-// matchReply matches all packets but those that begin a TCP connection, if the flow is exempt for its source port: anybody can send from that
-// port, and must not reach other ports in the clear. With UDP, nothing distinguishes a reply.
+// matchReply matches all packets but the first of a TCP connection, if the flow is exempt for its
+// source port. Anybody can send from that port, and must not reach other ports in the clear. With
+// UDP, nothing distinguishes a reply.
 func (f *clearFlow) matchReply() []expr.Any {
 	if f.protocol != unix.IPPROTO_TCP || f.sport == (PortRange{}) {
 		return nil

@@ -14,8 +14,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
-// NodeRouting is the part of the traffic to addresses of other nodes that a tunnel carries. Rules before that for the tunnel's routes
-// exempt the path between nodes and the API server, in both directions: a tunnel that does not work must not cut a node off from what
+// NodeRouting is the part of the traffic to addresses of other nodes that a tunnel carries. Rules
+// that precede the rule for the tunnel's routes exempt the path between nodes and the API server,
+// in both directions. A tunnel that does not work must not cut a node off from the API, which
 // repairs it. They match addresses and ports only, so that they depend on no state of connections.
 type NodeRouting struct {
 	Routes []netip.Prefix `json:"routes"` // addresses of other nodes, as prefixes
@@ -72,13 +73,13 @@ func (c *ClearPort) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Ports of the control plane that are exempt, besides those of the API server: its path to the kubelets, and etcd. All use TLS. Members of
-// etcd that do not reach each other would end the API.
+// Ports of the control plane that are exempt, besides the API server's: its path to the kubelets,
+// and etcd. All use TLS. Members of etcd that do not reach each other would end the API.
 const (
 	kubeletPort                 = 10250
 	firstEtcdPort, lastEtcdPort = 2379, 2380 // of clients, and between members
 	bgpPort                     = 179
-	protocolVRRP                = 112 // RFC 9568: virtual addresses, such as that of the API server, move between nodes
+	protocolVRRP                = 112 // RFC 9568: virtual addresses, such as the API server's, move between nodes
 )
 
 // clearFlow describes packets between nodes that bypass the tunnel. Zero values match all packets.

@@ -39,7 +39,7 @@ func OldKernel(release string) string {
 	return ""
 }
 
-// setNodeRules makes a family's rules those of r, or removes all.
+// setNodeRules makes a family's rules equal to r, or removes all.
 func setNodeRules(family hostnet.Family, r *Routing) (changes int, err error) {
 	have, err := nodeRules(family)
 	if err != nil {

@@ -83,8 +83,9 @@ func filterExprs(tunnel string) []expr.Any {
 	}
 }
 
-// filterID identifies a chain's rules in their user data, so that other ones are replaced, as those of another version of the agent.
-// Expressions read from the kernel cannot be compared: not all are decoded as they were encoded.
+// filterID identifies a chain's rules in their user data, so that other rules are replaced, such as
+// another agent version's. Expressions read from the kernel cannot be compared: not all are decoded
+// as they were encoded.
 func filterID(rules [][]expr.Any) []byte {
 	h := sha256.New()
 	for _, exprs := range rules {

@@ -19,8 +19,8 @@ const (
 	// routeProtocol marks the agent's routes and rules (rtm_protocol; the kernel leaves numbers above RTPROT_STATIC to
 	// daemons).
 	routeProtocol netlink.RouteProtocol = 82
-	// routeTable is the agent's routing table. Routes of a CNI or a cloud's agent in the main table are neither replaced nor
-	// used, and apply again once the agent's rule is removed.
+	// routeTable is the agent's routing table. Routes of a CNI or a cloud's agent in the main table
+	// are neither replaced nor used. They apply again once the agent's rule is removed.
 	routeTable = 8282
 	// rulePriority is before the main table's rule (32766) and after the local one's (0).
 	rulePriority = 8282
@@ -49,7 +49,7 @@ func applyRouting(tunnel string, r *Routing) (changes int, err error) {
 	return changes + n, errors.Join(err, nodesErr)
 }
 
-// applyPodRouting makes the routes and rules for traffic to pods those of r.
+// applyPodRouting makes the routes and rules for traffic to pods equal to r.
 func applyPodRouting(r *Routing, index int) (changes int, err error) {
 	have, err := agentRoutes(routeTable)
 	if err != nil {
@@ -71,8 +71,8 @@ func applyPodRouting(r *Routing, index int) (changes int, err error) {
 	return changes + n, err
 }
 
-// applyNodeRouting makes the routes and rules for traffic between nodes those of r; nil: none. Exemptions are there before the rule
-// that they precede, and go after it.
+// applyNodeRouting makes the routes and rules for traffic between nodes equal to r; nil: none.
+// Exemptions are there before the rule that they precede, and go after it.
 func applyNodeRouting(r *Routing, index int) (changes int, err error) {
 	routes := r.nodeRouting()
 	for _, family := range hostnet.Families() {
@@ -94,7 +94,7 @@ func applyNodeRouting(r *Routing, index int) (changes int, err error) {
 	return changes + n, err
 }
 
-// addRoutes adds the routes of a table that are missing in have, and replaces those that differ.
+// addRoutes adds the routes of a table that are missing in have, and replaces different ones.
 func addRoutes(table int, r *Routing, want []routeKey, have map[routeKey]routeAttributes, index int) (changes int, err error) {
 	sources, err := ownSources(r)
 	if err != nil {
@@ -171,13 +171,14 @@ func ownSources(r *Routing) (map[hostnet.Family]netip.Addr, error) {
 	return sources, err
 }
 
-// routeAttributes are what routes of the same key may differ in. Thousands of netlink.Routes would take megabytes.
+// routeAttributes are the fields in which routes of the same key may differ. Thousands of
+// netlink.Routes would take megabytes.
 type routeAttributes struct {
 	link, mtu, metric int
 	source            netip.Addr // from which the host itself sends; invalid: the kernel chooses
 }
 
-// attributes returns those of the wanted route.
+// attributes returns the wanted route's attributes.
 func (k routeKey) attributes(link, mtu int, source netip.Addr) routeAttributes {
 	switch k.kind {
 	case unix.RTN_BLACKHOLE:
@@ -188,7 +189,8 @@ func (k routeKey) attributes(link, mtu int, source netip.Addr) routeAttributes {
 	return routeAttributes{}
 }
 
-// attributesOf returns those of a route that exists. The kernel gives routes without a device that of the loopback, and IPv6 routes a metric.
+// attributesOf returns an existing route's attributes. The kernel gives the loopback to routes
+// without a device, and a metric to IPv6 routes.
 func (k routeKey) attributesOf(r *netlink.Route) routeAttributes {
 	a := routeAttributes{metric: r.Priority}
 	if k.kind == unix.RTN_UNICAST {

@@ -30,7 +30,7 @@ type askers struct {
 	clients map[bool]Asker // by Is4
 }
 
-// open makes the clients those of the node's addresses in the tunnel, the first of each IP version.
+// open keeps a client for each of the node's addresses in the tunnel, the first of each IP version.
 // An address that the interface does not have yet is tried again at the next call.
 func (a *askers) open(p *Prover, addresses []netip.Addr) map[bool]Asker {
 	if p.Port == 0 {

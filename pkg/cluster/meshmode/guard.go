@@ -15,7 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 )
 
-// Programs are those of an open guard.Guard.
+// Programs are the methods of an open guard.Guard.
 type Programs interface {
 	SetPrefixes(classes map[netip.Prefix]programs.GuardClass) error
 	SetStrict(strict bool) error
@@ -56,15 +56,15 @@ type Guard struct {
 	applied  map[netip.Prefix]programs.GuardClass
 }
 
-// GuardState is what the guard is to do. Its methods do not change it.
+// GuardState is the guard's desired state. Its methods do not change it.
 type GuardState struct {
 	Classes map[netip.Prefix]programs.GuardClass
 	Strict  bool
 }
 
-// Before is to be called before the routes change to those of a state, and After when they have. A
-// packet is never taken for one beside the tunnel because its route is about to change. In the
-// strict state, a prefix is dropped before its route exists, and the state ends before routes go.
+// Call Before before the routes change to a state, and After when they have. A packet is never
+// taken for one beside the tunnel because its route is about to change. In the strict state, a
+// prefix is dropped before its route exists, and the state ends before routes go.
 func (g *Guard) Before(s GuardState) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

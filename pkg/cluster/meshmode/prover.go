@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// stepInterval is that of proof.Tracker.Step.
+	// stepInterval is the time between two calls of proof.Tracker.Step.
 	stepInterval = time.Second
 	// countInterval is the time between two reads of the peers' counters, and of the devices to which
 	// the guard is attached.
@@ -26,8 +26,8 @@ const (
 	// maxTriggerInterval while reconciles fail, which the caller retries by itself.
 	triggerInterval    = 2 * time.Second
 	maxTriggerInterval = time.Minute
-	// messageTime is how long a condition keeps its message while status and reason stay the same:
-	// an example of a packet would differ at each look, and all nodes would write it.
+	// messageTime is how long a condition keeps its message while status and reason stay the same.
+	// An example of a packet would differ at each look, and all nodes would write it.
 	messageTime = 5 * time.Minute
 )
 
@@ -38,7 +38,7 @@ type Engine interface {
 	PostQuantum() (*config.PostQuantumReport, error)
 }
 
-// Applied is what a reconcile has applied.
+// Applied is the state that a reconcile has applied.
 type Applied struct {
 	Peers []proof.Peer
 	// Addresses are the node's own of the tunnel, from which datagrams are sent.
@@ -51,7 +51,7 @@ type Applied struct {
 	PostQuantum config.PostQuantum
 }
 
-// Outcome is what was seen.
+// Outcome has the observations.
 type Outcome struct {
 	Conditions []proof.Condition
 	Peers      proof.Summary
@@ -66,7 +66,7 @@ type Prover struct {
 	Tunnel  string    // the interface
 	Port    uint16    // of the peers' reflectors; 0: there are none
 	Trigger func()    // requests a reconcile
-	Open    OpenAsker // nil: that of a reflector.Client
+	Open    OpenAsker // nil: it opens a reflector.Client
 
 	cancel context.CancelFunc
 	done   chan struct{}

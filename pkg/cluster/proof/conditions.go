@@ -27,7 +27,7 @@ const (
 	PostQuantumBlocked = "Blocked"
 )
 
-// Status is that of a condition, in the words of Kubernetes.
+// Status is a condition's, in the words of Kubernetes.
 type Status string
 
 // The values.
@@ -49,14 +49,14 @@ func (c Condition) Same(o Condition) bool {
 	return c.Type == o.Type && c.Status == o.Status && c.Reason == o.Reason
 }
 
-// Facts are what a node has seen.
+// Facts are a node's observations.
 type Facts struct {
 	// Tunnel is the fault of the tunnel, and TunnelError its message; "": none.
 	Tunnel      TunnelFault
 	TunnelError string
 	Peers       Summary
 	Guard       GuardFacts
-	// Strictness is that of the last reconcile that succeeded.
+	// Strictness is from the last reconcile that succeeded.
 	Strictness  Strictness
 	PostQuantum PostQuantumFacts
 }
@@ -88,18 +88,18 @@ const (
 // isStrict reports whether packets for other nodes' pods are known not to leave in the clear.
 func (s Strictness) isStrict() bool { return s == Latched || s == Never }
 
-// GuardFacts are what the guard sees at the devices by which packets leave the node.
+// GuardFacts are the guard's observations at the devices by which packets leave the node.
 type GuardFacts struct {
 	// Fault is why there is no guard at some of these devices, such as the lack of a kernel's
 	// feature. "" means that the guard is at all of them.
 	Fault string
 	// Behind are programs in front of the guard, which may take packets that it does not see.
 	Behind []string
-	// Beside is the last packet to a pod of another node that was to leave beside the tunnel,
-	// although routes to that pod lead into it. If the node was strict then, it was dropped.
+	// Beside is the last packet to another node's pod that was to leave beside the tunnel, although
+	// routes to that pod lead into it. If the node was strict then, it was dropped.
 	Beside Packet
-	// Clear is the last packet to a pod of another node that was to leave in the clear because no
-	// route to that pod leads into the tunnel. If the node was strict then, it was dropped.
+	// Clear is the last packet to another node's pod that was to leave in the clear. No route to
+	// that pod leads into the tunnel. If the node was strict then, it was dropped.
 	Clear Packet
 	// Tunneled is when a packet of a pod last entered the tunnel; zero: never.
 	Tunneled time.Time

@@ -2,9 +2,9 @@
 
 // Package proof, ropewalk's own, says of a node's peers only what was seen. It decides which peers to ask and when,
 // takes the answers, and derives the state of each peer and the node's conditions. It is pure:
-// times are arguments, and what there is to do is returned.
+// times are arguments, and actions are returned.
 //
-// A peer is asked in two ways at once: by the engine (uapi.Client.ProbePeers), which proves that
-// the peer is reachable, and by a datagram to its tunnel address (reflector.Client), which proves
-// that the routes lead through the tunnel as well. Begin with Tracker.Step and ConditionsOf.
+// A peer is asked in two ways at once. The engine's probe (uapi.Client.ProbePeers) proves that the
+// peer is reachable. A datagram to its tunnel address (reflector.Client) proves that the routes
+// lead through the tunnel as well. Begin with Tracker.Step and ConditionsOf.
 package proof

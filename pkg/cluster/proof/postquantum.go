@@ -22,7 +22,7 @@ type PostQuantumFacts struct {
 	Unsupported bool // the engine does not know exchanges
 	Active      int  // peers whose session has a key of an exchange
 	Classical   int  // peers whose sessions have none
-	Downgraded  int  // those that had keys before
+	Downgraded  int  // they had keys before
 	Blocked     int  // peers that get no data for lack of a key
 }
 

@@ -2,7 +2,7 @@
 
 package proof
 
-// State is what a node has seen of a peer.
+// State is a node's observation of a peer.
 type State uint8
 
 // The states.
@@ -17,7 +17,7 @@ func (s State) String() string {
 	return [...]string{"Pending", "Reachable", "Proven", "Lost"}[s]
 }
 
-// event is what can change a state.
+// event is a cause of a change of state.
 type event uint8
 
 const (

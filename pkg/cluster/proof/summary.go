@@ -12,10 +12,10 @@ import (
 // Summary counts the peers.
 type Summary struct {
 	Peers, Pending, Reachable, Proven, Lost int
-	// Judged are the peers whose last outcome is at most a turn old, and JudgedLost those of them
-	// that are Lost. With more than 600 peers they are a sample.
+	// Judged are the peers whose last outcome is at most a turn old. JudgedLost of them are Lost.
+	// With more than 600 peers they are a sample.
 	Judged, JudgedLost int
-	// Silent are those of JudgedLost that have never answered.
+	// Silent of JudgedLost have never answered.
 	Silent int
 	// Unproven are Reachable, but answer no datagrams: the routes do not lead through the tunnel.
 	Unproven int

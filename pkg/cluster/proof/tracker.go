@@ -27,10 +27,10 @@ const (
 	// have this node's key yet.
 	pendingTime = 30 * time.Second
 	// retryTime is the time to the next check of a peer that may be silent, or after a check
-	// that the engine did not take part in.
+	// without the engine.
 	retryTime = 10 * time.Second
 	// mutualTime is the time in which a new peer is asked again after retryTime, until its own
-	// datagrams were seen to arrive: only a question shows that.
+	// datagrams arrive. Only a question shows that.
 	mutualTime = 2 * minTurn
 	// verdictTime is how long an outcome counts for Summary.Judged: a turn and a check.
 	verdictTime = minTurn + 15*time.Second
@@ -52,7 +52,7 @@ type Peer struct {
 // provable reports whether datagrams can prove the routes.
 func (p *Peer) provable() bool { return p.Address.IsValid() && p.Routed }
 
-// Actions are what to do after a Step. Keys and peers are in the same order.
+// Actions are due after a Step. Keys and peers are in the same order.
 type Actions struct {
 	Probe []noise.PublicKey // with the engine, and tell Tracker.Probed
 	Ask   []Peer            // with a datagram, and tell Tracker.Answered
@@ -86,7 +86,7 @@ type peer struct {
 }
 
 // SetPeers makes the peers those. New ones are asked first, and those with another address are not
-// Proven any more. A new one that is Routed, as by an earlier agent, stays so until it was judged.
+// Proven any more. A new peer stays Routed, as by an earlier agent, until it was judged.
 func (t *Tracker) SetPeers(now time.Time, all []Peer) {
 	if t.peers == nil {
 		t.peers = map[noise.PublicKey]*peer{}
@@ -141,7 +141,7 @@ func (p *peer) wantsQuestion(now time.Time) bool {
 	return !now.Before(p.due)
 }
 
-// byUrgency has running checks first, and then those that wait longest.
+// byUrgency has running checks first, and then the longest waits.
 func byUrgency(a, b *peer) int {
 	return cmp.Or(cmp.Compare(min(b.asked, 1), min(a.asked, 1)), a.due.Compare(b.due), slices.Compare(a.Key[:], b.Key[:]))
 }
@@ -169,7 +169,7 @@ func (p *peer) end(now time.Time) {
 }
 
 // Probed takes the engine's reports. A probe is answered if the number of answers grew since the
-// report before, in the same check. So does a new session prove both directions.
+// report before, in the same check. A new session also proves both directions.
 func (t *Tracker) Probed(now time.Time, reports map[noise.PublicKey]config.PeerProbe) {
 	for key, r := range reports {
 		p := t.peers[key]
@@ -204,8 +204,8 @@ func (t *Tracker) Answered(now time.Time, key noise.PublicKey) {
 }
 
 // Counted takes the counters of peers. A new handshake proves both directions. A peer to which more
-// was sent while nothing was received is checked at once: so a path with traffic is not silent for a
-// whole turn. Received bytes alone prove one direction only, and so nothing.
+// was sent while nothing was received is checked at once. A dead path with traffic is so found
+// before the next turn. Received bytes alone prove one direction only, and so nothing.
 func (t *Tracker) Counted(now time.Time, all []config.PeerStatus) {
 	for i := range all {
 		c := &all[i]
@@ -248,7 +248,7 @@ func (p *peer) enter(now time.Time, s State) {
 }
 
 // LeadsInto reports whether the routes to a peer should lead into the tunnel in the permissive
-// state: from Reachable on. Those that do stay until a verdict, and for a minute after a loss.
+// state: from Reachable on. Routes that do so stay until a verdict, and for a minute after a loss.
 func (t *Tracker) LeadsInto(now time.Time, key noise.PublicKey) bool {
 	p := t.peers[key]
 	return p != nil && p.leadsInto(now)
