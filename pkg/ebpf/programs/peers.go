@@ -117,7 +117,7 @@ func (s *State) setPeer(r *peerTable, p *Peer) error {
 	return s.putSource(r, p, proved, same)
 }
 
-// putPeer also reports whether the peer has answered probes, and whether it is the one that had the endpoint before, by its keys.
+// putPeer also reports whether the peer has answered probes, and whether the endpoint was its own before, by its keys.
 func (s *State) putPeer(r *peerTable, p *Peer) (proved uint16, same bool, err error) {
 	key := peerKey(p.Tunnel, p.Endpoint)
 	var value spreadPeer
@@ -149,7 +149,7 @@ func (p *Peer) check() error {
 	return nil
 }
 
-// putSource sets or removes the peer's lane ports. It keeps those that the same peer has proved. The map cannot be full: no peer has more than one entry.
+// putSource sets or removes the peer's lane ports. It keeps the proved ports of the same peer. The map cannot be full: no peer has more than one entry.
 func (s *State) putSource(r *peerTable, p *Peer, proved uint16, same bool) error {
 	key := sourceKey(p.Tunnel, p.Endpoint.Addr())
 	if p.Gather == (spread.Ports{}) {

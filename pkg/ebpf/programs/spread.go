@@ -11,7 +11,7 @@ import (
 
 // SpreadOptions configures a Spread for one device.
 type SpreadOptions struct {
-	// L2 is set if the device's packets begin with an Ethernet header. Those of TUN, WireGuard and IP tunnels do not.
+	// L2 is set if the device's packets begin with an Ethernet header. Packets of TUN, WireGuard and IP tunnels do not.
 	L2 bool
 	// Device is the device's index: the zone of link-local addresses.
 	Device int
@@ -55,8 +55,8 @@ func LoadSpread(o SpreadOptions) (*Spread, error) {
 	return s, nil
 }
 
-// LoadErrorFilter loads the program that drops forged ICMP errors on devices without a gather program, for tc ingress. Its maps are those of a Spread
-// with these Pins. It returns TCX_NEXT or TCX_DROP. The errors are those of LoadSpread. The caller closes the program.
+// LoadErrorFilter loads the program that drops forged ICMP errors on devices without a gather program, for tc ingress. It has the maps of a Spread
+// with these Pins. It returns TCX_NEXT or TCX_DROP. The errors are as of LoadSpread. The caller closes the program.
 func LoadErrorFilter(o SpreadOptions) (*ebpf.Program, error) {
 	spec, err := spreadSpec(o)
 	if err != nil {

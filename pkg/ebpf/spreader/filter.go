@@ -19,18 +19,18 @@ import (
 )
 
 // The error filter drops forged ICMP errors about packets to peers (bpf/include/toobig.h). The gather programs do that on their devices. The filter does
-// it on the others: those of tunnels and containers. All share one counter.
+// it on the other devices, of tunnels and containers. All share one counter.
 
 // FilterStatus is the status of the error filter in the network namespace.
 type FilterStatus struct {
-	// Devices are those that have it, sorted.
+	// Devices have it. They are sorted.
 	Devices []string `json:"devices"`
 	// Dropped is the number of packets that it has dropped.
 	Dropped uint64 `json:"dropped"`
 }
 
-// filterPin is the name of the directory with the filter's pins, which are those of the devices and the state. No device has these names: the percent sign
-// of a device's name is escaped.
+// filterPin is the name of the directory with the filter's pins, and filterStatePin the name of its state there. No device has these names: the percent
+// sign of a device's name is escaped.
 const (
 	filterPin      = "%filter"
 	filterStatePin = "%state"
@@ -46,8 +46,7 @@ func (p pins) filterState() programs.Pins {
 	return maps
 }
 
-// mayHaveFilter reports whether the filter can read a device's packets. Those of ipvlan devices in mode L3 pass the device below, and those of a part its
-// master.
+// mayHaveFilter reports whether the filter can read a device's packets. The packets of an ipvlan device in mode L3 pass the device below.
 func mayHaveFilter(l netlink.Link) bool { return l.Type() == "wireguard" || CheckDevice(l) == nil }
 
 // syncFilters attaches the filter to the plan's devices. A failure is a warning: it is no reason to do without spread.
