@@ -122,7 +122,7 @@ type linkState struct {
 	up, closed  bool              // up: the port is open; it may be closed while the link is up
 	handingOver bool              // Leave was called
 	startFirst  []noise.PublicKey // peers that had a session in the previous device; nil after they have started
-	starting    atomic.Bool       // startPeers runs, so that peers may start by themselves
+	starting    atomic.Bool       // peerSet.start runs, so that peers may start by themselves
 	reading     bool              // the lanes read the TUN
 	expiry      *time.Timer       // of packets that are staged while the link is down; nil before it was down
 }

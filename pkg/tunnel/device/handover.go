@@ -336,7 +336,7 @@ func (p *Peer) restore(s *PeerState) {
 	h.clock.Resume(h.lastSent)
 	p.handover.restored = s.Hello
 	p.quantum.restore(s.Exchanges)
-	if s.PathMTU > 0 || p.probing.Prober != nil { // the next search begins with it
+	if s.PathMTU > 0 || p.probing.prober != nil { // the next search begins with it
 		p.probing.get().Resume(int(s.PathMTU))
 	}
 }

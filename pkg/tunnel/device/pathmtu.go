@@ -46,7 +46,7 @@ func (m *pathMTU) update(now int64) {
 		p.probing.get().Start(now, sizes)
 	}
 	if p.probing.active() {
-		p.probing.EnableTrains(p.dev.outer.trainLimiter() != nil)
+		p.probing.prober.EnableTrains(p.dev.outer.trainLimiter() != nil)
 	}
 	m.apply()
 }
@@ -66,10 +66,10 @@ func probeSizes(mtu int, to *underlay.Endpoint) probe.Sizes {
 // saved returns the limit of the last search for the next device, 0 for none. The caller holds mu.
 func (m *pathMTU) saved() uint16 {
 	p := m.peer
-	if p.probing.Prober == nil {
+	if p.probing.prober == nil {
 		return 0
 	}
-	limit, _ := p.probing.Limit()
+	limit, _ := p.probing.prober.Limit()
 	if limit >= m.max {
 		return 0
 	}
@@ -112,8 +112,8 @@ func (m *pathMTU) limit() (limit int, state config.PathMTUState) {
 	state = config.PathMTUUnknown
 	if p.probing.active() {
 		var proven bool
-		limit, proven = p.probing.Limit()
-		state = searchState(p.probing.State(), proven)
+		limit, proven = p.probing.prober.Limit()
+		state = searchState(p.probing.prober.State(), proven)
 	}
 	if !p.dev.outer.sendsFragments() {
 		limit, state = m.known.Apply(limit, state)
@@ -204,7 +204,7 @@ func (m *pathMTU) takeReported(now int64) {
 	m.known.Report(int32(r>>16), path, now)
 	m.update(now)
 	if p.probing.active() {
-		p.probing.Confirm(now, path)
+		p.probing.prober.Confirm(now, path)
 	}
 }
 

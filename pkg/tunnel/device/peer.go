@@ -78,7 +78,7 @@ func (p *Peer) start() {
 	}
 }
 
-// isUp reports whether the peer runs, and starts it before its turn in startPeers. The caller holds mu.
+// isUp reports whether the peer runs, and starts it before its turn in peerSet.start. The caller holds mu.
 func (p *Peer) isUp() bool {
 	if !p.running && !p.removed && p.dev.starting.Load() {
 		p.run()
@@ -112,7 +112,7 @@ func (p *Peer) run() {
 	p.armTimer(now)
 }
 
-// stop erases all sessions and stops the timers. Staged packets stay until dropStaged. The caller holds Device.mu.
+// stop erases all sessions and stops the timers. Staged packets stay until stagedQueue.drop. The caller holds Device.mu.
 func (p *Peer) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -38,7 +38,7 @@ func (q *quantum) configured() config.PostQuantum {
 
 // takeParts returns the parts that have arrived. A part of the unconfirmed session confirms it, as
 // any message does. The lane may not have come to that yet, and a part counts for a confirmed
-// session only. The caller holds mu, and calls confirmSession.
+// session only. The caller holds mu, and calls sessions.handleConfirmed.
 func (q *quantum) takeParts() []pqexchange.Part {
 	list := q.machine.Load().Take()
 	for _, m := range list {

@@ -83,14 +83,14 @@ func (b *probing) takeAnswer(m *wire.Probe, now int64) {
 	if !b.active() {
 		return
 	}
-	if concluded, ok := b.TrainsAnswered(now, m.ID); ok {
+	if concluded, ok := b.prober.TrainsAnswered(now, m.ID); ok {
 		if concluded {
 			b.applyTrains()
 		}
 		return
 	}
 	size := m.Size + p.mtu.overhead
-	if path, ok := b.Answered(now, m.ID, size); ok {
+	if path, ok := b.prober.Answered(now, m.ID, size); ok {
 		p.mtu.known.Refute(size, path)
 		p.mtu.apply()
 	}
@@ -110,7 +110,7 @@ func (b *probing) takeReport(m *wire.Probe, now int64) {
 			r.On[1+i] = c.Messages
 		}
 	}
-	if b.Reported(now, &r, b.countSent()) {
+	if b.prober.Reported(now, &r, b.countSent()) {
 		b.blockSources()
 	}
 }
@@ -122,7 +122,7 @@ func (b *probing) run(now int64) {
 	if !b.mayProbe(now) {
 		return
 	}
-	probes := b.Fire(now, b.countSent())
+	probes := b.prober.Fire(now, b.countSent())
 	p.mtu.apply()
 	if len(probes) == 0 {
 		return
@@ -153,7 +153,7 @@ func (b *probing) blockSources() {
 	if s == nil || !s.SharesCounts(b.spread) {
 		return
 	}
-	b.spread = s.Blocked(b.Blocked)
+	b.spread = s.Blocked(b.prober.Blocked)
 	p.engine.Spread.Store(b.spread)
 	p.spread.update()
 	level := p.spread.log.Level(p.dev.clock(), slog.LevelInfo)
@@ -170,7 +170,7 @@ func (b *probing) resumeBlocked(blocked []uint16) {
 	known := false
 	for i, port := range b.ports() {
 		if slices.Contains(blocked, port) {
-			b.Block(b.peer.dev.clock(), i)
+			b.prober.Block(b.peer.dev.clock(), i)
 			known = true
 		}
 	}
@@ -181,13 +181,13 @@ func (b *probing) resumeBlocked(blocked []uint16) {
 
 // probing tests the paths to one peer with probes, if the peer answers them. Peer.mu guards it.
 type probing struct {
-	trainsLost    bool // the last result of a test of trains
-	peer          *Peer
-	queue         probeQueue     // from lanes, without a lock
-	echo          *echoState     // nil before the first ProbePeer
-	*probe.Prober                // nil before the first
-	spread        *engine.Spread // whose sources are the paths from 1 on, nil for none
-	sent          probe.Sent
+	trainsLost bool // the last result of a test of trains
+	peer       *Peer
+	queue      probeQueue     // from lanes, without a lock
+	echo       *echoState     // nil before the first ProbePeer
+	prober     *probe.Prober  // nil before the first
+	spread     *engine.Spread // whose sources are the paths from 1 on, nil for none
+	sent       probe.Sent
 }
 
 // countSent returns the numbers of messages sent to the peer. The caller holds mu.
@@ -207,7 +207,7 @@ func (b *probing) countSent() *probe.Sent {
 }
 
 // active reports whether the peer answers probes.
-func (b *probing) active() bool { return b.Prober != nil && b.State() != probe.Off }
+func (b *probing) active() bool { return b.prober != nil && b.prober.State() != probe.Off }
 
 // mayProbe reports whether to send probes to the peer: none while it roams with each message. The caller holds mu.
 func (b *probing) mayProbe(now int64) bool {
@@ -217,23 +217,23 @@ func (b *probing) mayProbe(now int64) bool {
 
 // get returns the prober. It makes the first.
 func (b *probing) get() *probe.Prober {
-	if b.Prober == nil {
-		b.Prober = new(probe.Prober)
+	if b.prober == nil {
+		b.prober = new(probe.Prober)
 	}
-	return b.Prober
+	return b.prober
 }
 
 // stop ends the probes. The next ones begin with the path MTU that was found.
 func (b *probing) stop() {
-	if b.Prober != nil {
-		b.Stop()
+	if b.prober != nil {
+		b.prober.Stop()
 	}
 }
 
 // leavePath is stop after a change of the endpoint: the next probes have a new burst.
 func (b *probing) leavePath() {
-	if b.stop(); b.Prober != nil {
-		b.Refill()
+	if b.stop(); b.prober != nil {
+		b.prober.Refill()
 	}
 }
 
@@ -272,22 +272,22 @@ func (b *probing) updateSources() {
 	}
 }
 
-// next returns when to call runProbes, 0 for never. It has lanes call ProbeDue before, if need be. The caller holds mu.
+// next returns when to call run, 0 for never. It has lanes call ProbeDue before, if need be. The caller holds mu.
 func (b *probing) next(now int64) int64 {
 	if !b.mayProbe(now) {
 		return 0
 	}
 	tx := b.countSent()
-	if b.spread != nil && b.spread.WakeAfter(tx.On[1:], b.Wake(now, tx)) {
+	if b.spread != nil && b.spread.WakeAfter(tx.On[1:], b.prober.Wake(now, tx)) {
 		return now
 	}
-	return b.Next(now, tx)
+	return b.prober.Next(now, tx)
 }
 
 // blockedPorts returns the source ports that the path to the peer does not admit. The caller holds mu.
 func (b *probing) blockedPorts() (blocked []uint16) {
 	for i, port := range b.ports() {
-		if b.Blocked(i) {
+		if b.prober.Blocked(i) {
 			blocked = append(blocked, port)
 		}
 	}
@@ -340,7 +340,7 @@ const echoSize = wire.PaddingMultiple
 // applyTrains passes the result of a test of trains to the port. The caller holds mu.
 func (b *probing) applyTrains() {
 	p := b.peer
-	limiter, to, lost := p.dev.outer.trainLimiter(), p.engine.Endpoint.Load(), b.TrainsLost()
+	limiter, to, lost := p.dev.outer.trainLimiter(), p.engine.Endpoint.Load(), b.prober.TrainsLost()
 	if limiter == nil || to == nil {
 		return
 	}
@@ -364,6 +364,6 @@ func (b *probing) applyTrains() {
 // retestTrains requests another test: the host's routes or links have changed. The caller holds mu.
 func (b *probing) retestTrains() {
 	if b.active() {
-		b.RetestTrains()
+		b.prober.RetestTrains()
 	}
 }

@@ -160,7 +160,7 @@ func (p *Peer) runTimerActions(a peer.Actions, now int64) {
 	if a.Has(peer.ClearSource) {
 		p.location.clearSource()
 		if p.probing.active() {
-			p.probing.Unanswered()
+			p.probing.prober.Unanswered()
 		}
 	}
 	if a.Has(peer.SendInitiation) {
