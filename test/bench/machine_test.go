@@ -22,7 +22,18 @@ func TestNamesTheProcessor(t *testing.T) {
 }
 
 func TestKnowsTheMachine(t *testing.T) {
-	if m := thisMachine(); m.Kernel == "unknown" || m.CPU == "unknown" || m.Cores < 1 {
+	if m := thisMachine(); m.Kernel == "unknown" || m.CPU == "unknown" || m.Cores < 1 || m.Cipher == "" || m.Group == "" {
 		t.Errorf("got %+v", m)
+	}
+}
+
+func TestHeadingNamesCipherAndGroup(t *testing.T) {
+	m := machine{Kernel: "6.18.5", CPU: "Example", Cores: 2}
+	if got, want := m.String(), "Linux 6.18.5, 2 × Example"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	m.Cipher, m.Group = "avx2", "one autogroup with nice 0"
+	if got, want := m.String(), "Linux 6.18.5, 2 × Example, cipher avx2, CPU time shared by one autogroup with nice 0"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

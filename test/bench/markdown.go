@@ -11,8 +11,8 @@ import (
 // markdown is the documentation's table, with all that it takes to measure it again.
 func (r *report) markdown(lines []line, peers []peer, what map[string]string) []byte {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Measured on %s: Linux %s, %d × %s. Medians of %d rounds, %g s of traffic per test:\n\n    %s\n\n",
-		r.Date.Format("2006-01-02"), r.Machine.Kernel, r.Machine.Cores, r.Machine.CPU, r.Rounds, r.Seconds, r.Command)
+	fmt.Fprintf(&b, "Measured on %s: %s. Medians of %d rounds, %g s of traffic per test:\n\n    %s\n\n",
+		r.Date.Format("2006-01-02"), r.Machine, r.Rounds, r.Seconds, r.Command)
 	writeMarkdownTable(&b, lines, peers, what)
 	b.WriteString("\nIn parentheses: ropewalk's figure over the peer's, each pair measured one right after the other, median of the\n" +
 		"pairs. Where less is better (↓), a ratio below 1 is ropewalk's.")

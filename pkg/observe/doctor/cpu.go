@@ -24,6 +24,29 @@ func cpuChecks() []Check {
 			"other governors than performance raise the frequency only after milliseconds of load").fixable(),
 		check("cpu-idle", "CPU idle states (cpuidle) and the limit in /dev/cpu_dma_latency", evaluateIdle,
 			"the first packet after an idle period waits for the CPU's exit latency"),
+		check("cpu-group", "scheduler's group of the daemon: cgroup of the CPU controller, or autogroup", evaluateGroup,
+			"the kernel divides CPU time among groups first; the lanes' nice value counts only within the daemon's group"),
+	}
+}
+
+// evaluateGroup warns of a group that others precede. The manifests of pods give theirs what it needs.
+func evaluateGroup(f *facts.Facts, r *recorder) {
+	g, daemon := f.CPU.Group.Value, f.CPU.Daemon
+	found := fmt.Sprintf("%s (process %d)", g, daemon)
+	switch {
+	case f.CPU.Group.Err != nil:
+		r.unknown("", f.CPU.Group.Err)
+	case daemon == 0:
+		r.ok("", "%s (this process, no daemon runs)", g)
+	case f.Process.AgentPod || f.Process.EnginePod:
+		r.ok("", "%s", found)
+	case g.Weight > 0 && g.Weight < g.Usual:
+		r.warn("", fmt.Sprintf("%s, less than %d, which other groups have by default", found, g.Usual),
+			fmt.Sprintf("set CPUWeight=%d or more in the daemon's unit", g.Usual))
+	case g.AutogroupNice > 0:
+		r.warn("", found+": others have 0 by default", fmt.Sprintf("echo 0 > /proc/%d/autogroup", daemon))
+	default:
+		r.ok("", "%s", found)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/thread"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/measurement"
@@ -226,6 +227,15 @@ func cpuCases() []faultCase {
 	return []faultCase{
 		{"cpu-count", func(f *facts.Facts) { f.CPU.Online.Value = []int{0} }, Warning, "1 CPU", "add CPUs"},
 		{"cpu-count", func(f *facts.Facts) { f.CPU.SMT.Value = false }, OK, "4 CPUs", ""},
+		{"cpu-group", func(*facts.Facts) {}, OK, "cgroup /system.slice/ropewalk@wg0.service with CPU weight 100 (process 4711)", ""},
+		{"cpu-group", func(f *facts.Facts) {
+			f.CPU.Group, f.CPU.Daemon = facts.Known(thread.Group{Autogroup: "autogroup-3"}), 0
+		}, OK, "autogroup-3 with nice 0 (this process, no daemon runs)", ""},
+		{"cpu-group", func(f *facts.Facts) { f.CPU.Group.Value.Weight = 20 }, Warning, "weight 20 (process 4711), less than 100", "CPUWeight=100"},
+		{"cpu-group", func(f *facts.Facts) { f.CPU.Group.Value.Weight, f.Process.EnginePod = 20, true }, OK, "weight 20", ""},
+		{"cpu-group", func(f *facts.Facts) {
+			f.CPU.Group = facts.Known(thread.Group{Autogroup: "autogroup-3", AutogroupNice: 5})
+		}, Warning, "nice 5 (process 4711)", "echo 0 > /proc/4711/autogroup"},
 		{"cpu-cipher", func(f *facts.Facts) { f.Cipher = "generic" }, Warning, "one packet at a time", "AVX2 and BMI2"},
 		{"cpu-cipher", func(f *facts.Facts) {
 			f.CipherChoices = []chachapoly.Choice{

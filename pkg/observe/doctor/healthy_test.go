@@ -9,6 +9,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/thread"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/measurement"
@@ -44,6 +45,7 @@ func healthy() *facts.Facts {
 			Governors: facts.Known(map[int]string{0: "performance", 1: "performance", 2: "performance", 3: "performance"}),
 			Idle:      facts.Known([]facts.IdleState{{Name: "POLL"}, {Name: "C1", Latency: 2 * time.Microsecond}}),
 			Latency:   facts.Known(2000 * time.Second), Nodes: facts.Known([]int{0}),
+			Group: facts.Known(thread.Group{Cgroup: "/system.slice/ropewalk@wg0.service", Weight: 100, Usual: 100}), Daemon: 4711,
 		},
 		Underlay: []string{"eth0"}, NICs: []facts.NIC{healthyNIC()}, Sysctls: sysctls,
 		LocalPorts: facts.Known(hostnet.LocalPorts{Range: spread.Ports{First: 32768, Last: 60999}}),
@@ -109,7 +111,7 @@ func unknown() *facts.Facts {
 		},
 		CPU: facts.CPU{
 			Online: facts.Unknown[[]int](errHidden), Governors: facts.Unknown[map[int]string](errHidden),
-			Idle: facts.Unknown[[]facts.IdleState](errHidden), Nodes: facts.Unknown[[]int](errHidden),
+			Idle: facts.Unknown[[]facts.IdleState](errHidden), Nodes: facts.Unknown[[]int](errHidden), Group: facts.Unknown[thread.Group](errHidden),
 		},
 		LocalPorts: facts.Unknown[hostnet.LocalPorts](errHidden), Irqbalance: facts.Unknown[bool](errHidden),
 		Sockets: facts.Unknown[[]facts.Socket](errHidden),

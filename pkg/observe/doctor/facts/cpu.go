@@ -8,9 +8,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/thread"
 )
 
 const cpuDir = "sys/devices/system/cpu"
@@ -25,7 +29,23 @@ func (s source) cpu() CPU {
 	}
 	c.Cores = s.cores(c.Online.Value)
 	c.Governors = s.governors(c.Online.Value)
+	c.Daemon = s.daemon()
+	process := "self"
+	if c.Daemon > 0 {
+		process = strconv.Itoa(c.Daemon)
+	}
+	c.Group = result(thread.ReadGroup(s.text, process))
 	return c
+}
+
+// daemon returns the PID of a daemon, 0 for none.
+func (s source) daemon() (found int) {
+	s.processes(func(pid int, comm string) {
+		if comm == "ropewalk" && pid != os.Getpid() {
+			found = pid
+		}
+	})
+	return found
 }
 
 func (s source) smt() (bool, error) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/thread"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/measurement"
@@ -103,6 +104,9 @@ type CPU struct {
 	Idle      Result[[]IdleState]    // of CPU 0
 	Latency   Result[time.Duration]  // exit latency limit (PM QoS)
 	Nodes     Result[[]int]          // online NUMA nodes
+	// Group is the scheduler's group of the daemon, or of this process if no daemon runs: Daemon is its PID, 0 for this process.
+	Group  Result[thread.Group]
+	Daemon int
 }
 
 // IdleState is a C-state.

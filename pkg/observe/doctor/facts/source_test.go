@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/thread"
 )
 
 // sourceOf returns a file system with these files; a name that ends in @ is a symbolic link.
@@ -105,11 +107,13 @@ func TestCPUsAreReadFromSysfs(t *testing.T) {
 		cpuDir + "/cpu0/cpuidle/state0/name":      "POLL\n", cpuDir + "/cpu0/cpuidle/state0/latency": "0\n",
 		cpuDir + "/cpu0/cpuidle/state1/name": "C6\n", cpuDir + "/cpu0/cpuidle/state1/latency": "133\n", cpuDir + "/cpu0/cpuidle/state1/disable": "1\n",
 		"dev/cpu_dma_latency": "\x0a\x00\x00\x00",
+		"proc/4711/comm":      "ropewalk\n", "proc/4711/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.weight": "300\n", "proc/12/comm": "other\n",
 	})
 	want := CPU{
 		Online: Known([]int{0, 1, 2, 3}), SMT: Known(true), Cores: 2, Governors: Known(map[int]string{1: "powersave"}),
 		Idle:    Known([]IdleState{{Name: "POLL"}, {Name: "C6", Latency: 133 * time.Microsecond, Off: true}}),
 		Latency: Known(10 * time.Microsecond), Nodes: Known([]int{0}),
+		Group: Known(thread.Group{Cgroup: "/a", Weight: 300, Usual: 100}), Daemon: 4711,
 	}
 	if diff := cmp.Diff(want, s.cpu()); diff != "" {
 		t.Error(diff)
