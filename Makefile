@@ -239,7 +239,15 @@ bench-smoke: need-go build bin/bench-quic ## every benchmark once, so that none 
 STAGES := $(addprefix protocol/,packet offload peer session) $(addprefix dataplane/internal/,send receive) netio/tun netio/underlay/udp
 .PHONY: bench-micro
 bench-micro: need-go ## what every stage costs per packet, as one table (root for tun and udp)
-	set -o pipefail; $(GO) test -run '^$$' -bench . -benchtime 200ms -count 3 $(STAGES:%=./pkg/%) | awk -f test/stages.awk
+	set -o pipefail; { $(GO) test -v -count 1 -run TestNamesProcessorAndCiphers ./pkg/protocol/chachapoly && \
+	  $(GO) test -run '^$$' -bench . -benchtime 200ms -count 3 $(STAGES:%=./pkg/%); } | awk -f test/stages.awk
+
+.PHONY: bench-ciphers
+bench-ciphers: need-go ## add a column for this processor to docs/performance.md: PROCESSOR='Zen 4, AVX-512'
+	@[ -n "$(PROCESSOR)" ] || { echo "make bench-ciphers PROCESSOR='NAME, INSTRUCTION SET'" >&2; exit 2; }
+	mkdir -p build; $(GO) test -run '^$$' -bench Sets -benchtime 2000x ./pkg/protocol/chachapoly >build/ciphers.txt
+	awk -v name="$(PROCESSOR)" -f test/ciphers.awk build/ciphers.txt docs/performance.md >build/performance.md
+	cat build/performance.md >docs/performance.md
 
 .PHONY: bench-compare
 bench-compare: need-go ## the whole path in memory, without a kernel, against wireguard-go

@@ -20,12 +20,14 @@ function metric(unit,    i) {
 	cycle[key] = metric("B/cycle") != "" ? metric("B/cycle") " B" : metric("cycles/packet")
 	next
 }
-/^(Benchmark|goos: |goarch: |PASS|ok |$)/ { next }
+/^(Benchmark|goos: |goarch: |PASS|ok |=== RUN|--- PASS|$)/ { next }
 /^cpu: / { cpu = $0; next }
+/_test.go:[0-9]+: (features|cipher): / { sub(/.*_test.go:[0-9]+: /, ""); machine = machine $0 "\n"; next }
 { print > "/dev/stderr" }
 
 END {
 	print cpu
+	printf "%s", machine
 	printf "%-18s %-20s %-38s %10s %8s %10s\n", "package", "stage", "shape", "ns/packet", "GB/s", "cycles"
 	for (i = 1; i <= n; i++) {
 		key = order[i]
