@@ -27,6 +27,7 @@ type exchanger struct {
 	sessions [2]fleetSession // the newest first
 	upgrade  time.Time       // when a handshake that names a key is due; zero: never
 	took     time.Duration   // until it had a session with a key; 0: it has none
+	asked    time.Time       // when the last hello left
 }
 
 // fleetSession is a session of a fleetPeer. The zero fleetSession is none.
@@ -133,6 +134,7 @@ func (f *fleet) data(p *fleetPeer, msg []byte) error {
 
 // hello returns the peer's hello.
 func (f *fleet) hello(p *fleetPeer, noReply bool) []byte {
+	p.exchanger.asked = time.Now()
 	_, port, _ := net.SplitHostPort(f.conn.LocalAddr().String())
 	own := netip.MustParseAddrPort(netip.AddrFrom4(p.addr()).String() + ":" + port)
 	return wire.AppendHello(nil, &wire.Hello{PostQuantum: true, NoReply: noReply, Own: own, Peer: f.device})
@@ -187,6 +189,9 @@ func (f *fleet) tick(p *fleetPeer, now time.Time) error {
 	var err error
 	if at := e.x.Next(); at != 0 && at <= f.now() {
 		err = f.act(p, e.x.Fire(f.now()))
+	}
+	if s := &e.sessions[0]; s.begun && e.x.Offers() == postquantum.OffersUnknown && now.Sub(e.asked) >= time.Second { // a hello may be lost
+		err = errors.Join(err, f.seal(p, s, f.hello(p, false)))
 	}
 	if e.took == 0 && !e.upgrade.IsZero() && !now.Before(e.upgrade) {
 		e.upgrade = now.Add(time.Duration(peer.RekeyTimeout))
