@@ -66,6 +66,7 @@ func (p *kernelPair) open(attach bool) {
 		args := OpenArgs{Kernel: true, Traffic: []string{ropewalk.Need(p), "traffic"}, Secret: secret.Base64(), Port: kernelPort, Far: far[i], MTU: 1400}
 		if attach {
 			args.spread(ropewalk.Need(p), p.cable[i], netip.AddrPortFrom(p.addrs[1-i].Addr(), kernelPort))
+			args.Attach = append(args.Attach, "--lanes", "4") // few ports to probe: an emulator is slow
 		}
 		expect.NoError(p, h.Do(func() error { return p.agents[i].Open(args, new(None)) }))
 	}
