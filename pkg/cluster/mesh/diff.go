@@ -15,8 +15,9 @@ import (
 // is no substitute: roaming may have changed it.
 type SentEndpoints map[noise.PublicKey]netip.AddrPort
 
-// Diff returns the changes that make a device's peers those of a plan, in the order in which to apply them. It returns none if
-// there is nothing to change. It changes an endpoint only if the plan's endpoint has changed, so that roaming is preserved.
+// Diff returns the changes that give a device the peers of a plan, in the order in which to apply
+// them. It returns none if there is nothing to change. It changes an endpoint only if the plan's
+// endpoint has changed, so that roaming is preserved.
 func Diff(want []Peer, have []config.PeerStatus, sent SentEndpoints) []config.Peer {
 	present := byKey(have)
 	var changes []config.Peer
@@ -59,7 +60,8 @@ func byKey(all []config.PeerStatus) map[noise.PublicKey]*config.PeerStatus {
 	return m
 }
 
-// Additions returns the changes that add all peers of a plan to a device that loses those that it has. As with Diff, roaming is preserved.
+// Additions returns the changes that add all peers of a plan to a device that loses its present
+// ones. As with Diff, roaming is preserved.
 func Additions(want []Peer, have []config.PeerStatus, sent SentEndpoints) []config.Peer {
 	present := byKey(have)
 	all := make([]config.Peer, 0, len(want))
@@ -86,7 +88,8 @@ func addition(w *Peer) config.Peer {
 	return c
 }
 
-// diffSettings adds the keepalive to a change, and what only external peers have. It reports whether that is needed.
+// diffSettings adds the keepalive to a change, and the settings that only external peers have. It
+// reports whether that is needed.
 func (p *Peer) diffSettings(c *config.Peer, st *config.PeerStatus) (needed bool) {
 	if p.Keepalive != st.Keepalive {
 		c.Keepalive, needed = &p.Keepalive, true
@@ -151,8 +154,9 @@ func (t SentEndpoints) Record(changes []config.Peer) {
 	}
 }
 
-// Assume records the endpoints of a plan's peers that were never sent: a device that was taken over from an earlier agent has had them, or has an
-// endpoint to which the peer has roamed since. From then on, another endpoint in a plan is a change.
+// Assume records the endpoints of a plan's peers that were never sent. A device that was taken over
+// from an earlier agent has had them, or the peer has roamed since. From then on, another endpoint
+// in a plan is a change.
 func (t SentEndpoints) Assume(peers []Peer) {
 	for i := range peers {
 		if p := &peers[i]; p.Endpoint.IsValid() && !t[p.Key].IsValid() {

@@ -45,7 +45,7 @@ const (
 	minExternalBits6 = 16
 )
 
-// minExternalBits returns that of the address's IP version.
+// minExternalBits returns the least length for the address's IP version.
 func minExternalBits(a netip.Addr) int {
 	if a.Is4() {
 		return minExternalBits4
@@ -66,9 +66,10 @@ type externalPlanner struct {
 	endpoints bart.Table[string] // configured addresses, as prefixes, likewise
 }
 
-// addExternal adds the external peers that this node is to have. All nodes refuse the same ones, whether selected or not: the address of a host
-// name, which some nodes know only, decides for the node itself. A node's claim precedes a peer's, whichever is older: traffic for
-// pods must not depend on peers.
+// addExternal adds the external peers that this node is to have. All nodes refuse the same ones,
+// whether selected or not. The address of a host name, which only some nodes know, decides for the
+// node itself. A node's claim precedes a peer's, whichever is older: traffic for pods must not
+// depend on peers.
 func (t *tunnelPlanner) addExternal() {
 	if len(t.cfg.External) == 0 {
 		return
@@ -107,8 +108,9 @@ func (t *tunnelPlanner) addAccepted(p *ExternalPeer, x *externalPlanner) {
 	t.plan.Peers = append(t.plan.Peers, p.peer())
 }
 
-// hold routes the prefixes that a refused peer had on this node into the tunnel, which drops packets for them: they must not leave
-// unencrypted because a node has claimed the peer's key. Prefixes within the cluster's are left to those.
+// hold routes the prefixes that a refused peer had on this node into the tunnel, which drops
+// packets for them. They must not leave unencrypted because a node has claimed the peer's key.
+// Prefixes within the cluster's are left to those.
 func (t *tunnelPlanner) hold(p *ExternalPeer, x *externalPlanner) {
 	if !p.Selected {
 		return
@@ -227,7 +229,8 @@ func (x *externalPlanner) endpointConflict(p *ExternalPeer) string {
 	return ""
 }
 
-// configuredAddr returns the endpoint's address if it is part of the definition. One that is resolved from a name is invalid here.
+// configuredAddr returns the endpoint's address if it is part of the definition. An endpoint that
+// is resolved from a name is invalid here.
 func (p *ExternalPeer) configuredAddr() netip.Addr {
 	if p.EndpointName != "" {
 		return netip.Addr{}

@@ -9,9 +9,10 @@ import (
 )
 
 // HandoverPoll decides how often to check whether a peer has started to use its next key. Packets that the peer sends before
-// the check are lost. The checks are therefore frequent for as long as a key change usually takes, and rarer afterwards. They
-// stop for a node that keeps a next key for very long: its allowed IPs then move when the node publishes the change, or at the
-// next reconcile. A node that publishes one next key after another gets frequent checks again only after that time.
+// the check are lost. The checks are therefore frequent for as long as a key change usually takes,
+// and rarer afterwards. They stop for a node that keeps a next key for very long. Its allowed IPs
+// then move when the node publishes the change, or at the next reconcile. A node that publishes one
+// next key after another gets frequent checks again only after that time.
 //
 // The zero value is ready. It is not safe for concurrent use.
 type HandoverPoll struct {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mesh, ropewalk's own, computes the desired state of a node in a cluster: its peers in spread mode (Spread), its WireGuard peers and
-// routes in mesh mode (Tunnel), and the changes from the current state (Diff). It does no I/O. Begin reading in this file, then
-// tunnel.go or spread.go; peers outside of the cluster are in external.go. Only pkg/cluster/mesh's own packages and
+// Package mesh, ropewalk's own, computes the desired state of a node in a cluster. It has the peers
+// in spread mode (Spread), WireGuard peers and routes in mesh mode (Tunnel), and changes from the
+// current state (Diff). It does no I/O. Begin reading in this file, then tunnel.go or spread.go;
+// peers outside of the cluster are in external.go. Only pkg/cluster/mesh's own packages and
 // pkg/cluster/agent import it.
 //
 // All functions are pure functions of the cluster's objects. They are safe for concurrent use, and do not depend on the order

@@ -14,13 +14,15 @@ const UnencryptedNote = "traffic between nodes is not encrypted: "
 type NodeTraffic struct {
 	// Encrypt carries it in the tunnel.
 	Encrypt bool
-	// Within has the prefixes of the nodes' addresses. No other address is routed into the tunnel: a node that claims the address of a
-	// resolver or of a registry would receive the traffic of all other nodes to it.
+	// Within has the prefixes of the nodes' addresses. No other address is routed into the tunnel.
+	// Else a node that claims the address of a resolver would receive all other nodes' traffic to
+	// it.
 	Within []netip.Prefix
 }
 
-// routeNodes routes the addresses of other nodes into the tunnel: those of peers that encrypt traffic between nodes, too, and without
-// Cleartext those of nodes that are no peers yet, for which the tunnel drops packets.
+// routeNodes routes the addresses of other nodes into the tunnel, if they are peers that also
+// encrypt traffic between nodes. Without Cleartext it routes the addresses of nodes that are no
+// peers yet, for which the tunnel drops packets.
 func (t *tunnelPlanner) routeNodes(nodes []Node) {
 	if !t.cfg.Nodes.Encrypt {
 		return
@@ -40,7 +42,8 @@ func (t *tunnelPlanner) routeNodes(nodes []Node) {
 	slices.Sort(t.plan.ClearNodes)
 }
 
-// routeNode adds a node's InternalIPs to NodeRoutes. A node with one that is not routed is among ClearNodes.
+// routeNode adds a node's InternalIPs to NodeRoutes. A node with an address that is not routed is
+// among ClearNodes.
 func (t *tunnelPlanner) routeNode(n *Node) {
 	partial := len(n.Addrs) == 0
 	for _, a := range UsableAddrs(n.Addrs) {

@@ -51,12 +51,14 @@ const maxSenderOffsets = 128
 // PlanFor returns source ports for packets to an endpoint from any sender, such that they spread evenly over the queues of the
 // NIC's indirection table. It returns none if there is only one queue. spread.Plan does the same for one known sender.
 //
-// The RSS hash is linear: a sender's address adds the same number, by exclusive or, to the hashes of all its ports. If the
-// table's length is a power of two, it adds the same offset to all table entries, and there are as many offsets as entries.
-// PlanFor chooses ports one after another. Each is the one that shares a queue with the fewest earlier ports, summed over all
-// offsets. With 2, 4, 8, … queues of equal weight, each port reaches a queue of its own, for any sender and nearly any key. For
-// fewer than 6 of 1,000 random keys with 8 queues, 12 with 16 and 20 with 32, source ports cannot reach all queues
-// (TestNearlyEveryKeyReachesAllQueues). In this and all other cases, the plan is as even as one list for all senders can be.
+// The RSS hash is linear: a sender's address adds the same number, by exclusive or, to the hashes
+// of all its ports. If the table's length is a power of two, it adds the same offset to all
+// entries. There are as many offsets as entries. PlanFor chooses ports one after another. Each
+// shares a queue with the fewest earlier ports, summed over all offsets. With 2, 4, 8, … queues of
+// equal weight, each port reaches a queue of its own, for any sender and nearly any key. For fewer
+// than 6 of 1,000 random keys with 8 queues, 12 with 16 and 20 with 32, source ports cannot reach
+// all queues (TestNearlyEveryKeyReachesAllQueues). In this and all other cases, the plan is as even
+// as one list for all senders can be.
 //
 // The result depends on the arguments only and has at most spread.MaxPorts ports. It takes 6 ms for a table of 128 entries and
 // a tenth of a second for the largest. Errors: ErrNoCommonPlan, spread.ErrNotByPort, spread.ErrUnknownHash,

@@ -31,8 +31,9 @@ const (
 	minBits6 = 48
 )
 
-// maxPodPrefixes is the maximum number of prefixes of a node. Each is a route, an exemption or an allowed IP on all others, and with some network
-// plugins any node may write any number for any node. Plugins assign blocks of 16 addresses and more, or one for each pod.
+// maxPodPrefixes is the maximum number of prefixes of a node. Each is a route, an exemption or an
+// allowed IP on all others. With some network plugins any node may write any number for any node.
+// Plugins assign blocks of 16 addresses and more, or one for each pod.
 const maxPodPrefixes = 1024
 
 // podPrefixProblem returns why no node may have a prefix for its pods, or "". cluster and services have the cluster's prefixes, if they are

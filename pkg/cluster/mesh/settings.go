@@ -4,7 +4,7 @@ package mesh
 
 import "github.com/ropewalk/ropewalk/pkg/protocol/config"
 
-// Settings are what may differ between the nodes of a cluster. A zero field is not set.
+// Settings may differ between the nodes of a cluster. A zero field is not set.
 type Settings struct {
 	Port      uint16              `json:"port,omitempty"`
 	MTU       int                 `json:"mtu,omitempty"`       // of the tunnel, in bytes

@@ -16,8 +16,8 @@ import (
 
 // TunnelConfig has the parameters of Tunnel that are the same for all nodes.
 type TunnelConfig struct {
-	// Bypass has addresses that are never routed into the tunnel: those of the API server, through which nodes learn each
-	// other's keys.
+	// Bypass has addresses that are never routed into the tunnel: the API server's, through which
+	// nodes learn each other's keys.
 	Bypass []netip.Addr
 	// Cleartext lets traffic for pods of a node that cannot be a peer leave unencrypted. Otherwise it is routed into the
 	// tunnel, which drops and counts it.
@@ -33,7 +33,7 @@ type TunnelConfig struct {
 	Services []netip.Prefix
 	// External are the peers outside of the cluster.
 	External []ExternalPeer
-	// AcceptedPrefixes are those of the last plan.
+	// AcceptedPrefixes are from the last plan.
 	AcceptedPrefixes map[string][]netip.Prefix
 	// OwnKeys are this node's public keys, published or not.
 	OwnKeys []noise.PublicKey
@@ -53,13 +53,14 @@ type TunnelPlan struct {
 	Routes []netip.Prefix
 	// Unrouted are pods of nodes that take part, to which no route leads into the tunnel, with Cleartext.
 	Unrouted []netip.Prefix
-	// Exempt are the parts of Routes that bypass the tunnel, sorted and distinct: this node's own prefixes, the addresses of
-	// nodes and of the API server, and pods of nodes that opted out.
+	// Exempt are the parts of Routes that bypass the tunnel, sorted and distinct. They are this
+	// node's own prefixes, addresses of nodes and of the API server, and pods of nodes that opted
+	// out.
 	Exempt []netip.Prefix
-	// Beside are Exempt, and such parts of the cluster's prefixes of pods, which Routes may lack: a packet to them beside the tunnel is no
-	// fault. They are sorted and distinct.
+	// Beside are Exempt, and such parts of the cluster's prefixes of pods, which Routes may lack. A
+	// packet to them beside the tunnel is no fault. They are sorted and distinct.
 	Beside []netip.Prefix
-	// Pods are this node's own prefixes, except those that belong to another node.
+	// Pods are this node's own prefixes, except prefixes that belong to another node.
 	Pods []netip.Prefix
 	// NodeRoutes are addresses of other nodes that lead into the tunnel, as prefixes. They are sorted and distinct.
 	NodeRoutes []netip.Prefix
@@ -75,7 +76,8 @@ type TunnelPlan struct {
 	UnknownPods []string
 	Refused     []Refusal      // external peers that all nodes refuse, sorted by name
 	Inside      []ExternalPeer // accepted peers that this node does not have: their names resolve to addresses of the cluster or of another peer
-	// AcceptedPrefixes are the allowed IPs of the external peers that this node has, by name, and those that peers had which are refused now.
+	// AcceptedPrefixes are the allowed IPs of the external peers that this node has, by name, and
+	// former ones of peers that are refused now.
 	AcceptedPrefixes map[string][]netip.Prefix
 	// RefusedPrefixes is the number of prefixes and addresses of other nodes that are not used, because they are not theirs alone.
 	RefusedPrefixes int
@@ -203,8 +205,9 @@ func (t *tunnelPlanner) claimKey(key noise.PublicKey, n *Node) {
 	}
 }
 
-// assignAddrs assigns each node its addresses, except those among another node's pods and those of an older node. Nodes for which administrators
-// set the same address are behind one NAT: each has its own port there.
+// assignAddrs assigns each node its addresses, except addresses among another node's pods and an
+// older node's addresses. Nodes for which administrators set the same address are behind one NAT:
+// each has its own port there.
 func (t *tunnelPlanner) assignAddrs(nodes []Node) {
 	sorted := make([]*Node, len(nodes))
 	for i := range nodes {
@@ -246,8 +249,9 @@ func (t *tunnelPlanner) refuseAddr(n *Node, format string, args ...any) {
 	t.addProblem(n, format, args...)
 }
 
-// assignInternal assigns nodes with an address that administrators set their InternalIPs, too, from which they answer pods of other nodes. Nodes in
-// different private networks may have the same one, so that it is no problem if another node has it.
+// assignInternal also assigns nodes with an address that administrators set their InternalIPs, from
+// which they answer pods of other nodes. Nodes in different private networks may have the same one,
+// so that it is no problem if another node has it.
 func (t *tunnelPlanner) assignInternal(sorted []*Node, addrOwners claims[netip.Addr]) {
 	for _, n := range sorted {
 		if !n.Endpoint.IsValid() {
@@ -273,8 +277,9 @@ func (t *tunnelPlanner) ownAddrs(name string) (all []netip.Prefix) {
 	return all
 }
 
-// assignForwarded assigns nodes, the oldest first, their endpoints at the addresses that administrators set, except those of another node. An agent
-// may publish any port: one that administrators set for its node precedes.
+// assignForwarded assigns nodes, the oldest first, their endpoints at the addresses that
+// administrators set, except another node's. An agent may publish any port: a port that
+// administrators set for its node precedes.
 func (t *tunnelPlanner) assignForwarded(nodes []*Node) {
 	for _, n := range nodes {
 		for _, e := range n.endpoints() {
@@ -408,7 +413,7 @@ func (t *tunnelPlanner) listUnrouted(nodes []Node) {
 	}
 }
 
-// listWithoutTunnel lists the nodes that are no peers, and those of the others whose pods are unknown.
+// listWithoutTunnel lists the nodes that are no peers, and the other nodes whose pods are unknown.
 func (t *tunnelPlanner) listWithoutTunnel(nodes []Node) {
 	peers := t.peerNames()
 	for i := range nodes {

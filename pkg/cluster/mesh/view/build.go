@@ -58,7 +58,7 @@ const (
 	NoTunnel       Kind = "none"           // they are not each other's peers
 )
 
-// expectation is what one node should have, by its agent's rules.
+// expectation is the state that one node should have, by its agent's rules.
 type expectation struct {
 	peers   map[string]bool // value: it would spread towards the peer
 	count   int             // of peers

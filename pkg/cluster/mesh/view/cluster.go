@@ -29,7 +29,8 @@ type MeshObject struct {
 	Cleartext  string
 }
 
-// appliedBy reports whether a node has applied it. One that is created again begins with generation 1.
+// appliedBy reports whether a node has applied it. A RopewalkMesh that is created again begins with
+// generation 1.
 func (m *MeshObject) appliedBy(r *Reported) bool {
 	return m.Generation == r.MeshGeneration && m.UID == r.MeshUID
 }

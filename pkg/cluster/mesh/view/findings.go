@@ -37,7 +37,7 @@ type Finding struct {
 // agentStartGrace is the age up to which a node without a running agent is only a warning.
 const agentStartGrace = 2 * time.Minute
 
-// checker collects findings. It merges those that differ only in the node.
+// checker collects findings. It merges findings that differ only in the node.
 type checker struct {
 	m     *Mesh
 	found problems
@@ -155,8 +155,8 @@ func (c *checker) checkCondition(n *Node) {
 	}
 }
 
-// checkObserved reports observations of the node's tunnel and of the packets that leave it. A permissive node is a choice, or a rollout. Where
-// Strict is unknown, so is Encrypted.
+// checkObserved reports observations of the node's tunnel and of the packets that leave it. A
+// permissive node is a choice, or a rollout. Where Strict is unknown, Encrypted is unknown as well.
 func (c *checker) checkObserved(n *Node) {
 	for _, o := range n.Reported.Observed {
 		switch {

@@ -24,7 +24,7 @@ type Style struct {
 	Links bool
 }
 
-// WriteText writes the table of nodes, optionally that of links, and the findings.
+// WriteText writes the table of nodes, optionally the table of links, and the findings.
 func (m *Mesh) WriteText(out io.Writer, s Style) error {
 	var b bytes.Buffer
 	summary := m.Summary()
