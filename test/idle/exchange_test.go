@@ -120,6 +120,7 @@ func (f *fleet) data(p *fleetPeer, msg []byte) error {
 		if s.pair.OpenTrain(&scratch, 0, msg, len(msg), out); out[0].Drop != drop.None {
 			return nil
 		}
+		f.connected(p) // a message of the device before the restart does not open
 		first := !s.begun
 		f.begin(p, s)
 		if first { // the responder asks

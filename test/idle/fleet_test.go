@@ -260,10 +260,10 @@ func (f *fleet) handle(msg, oob []byte) error {
 	case wire.TypeCookieReply:
 		p.jar.ConsumeReply(msg, f.now())
 	case wire.TypeData:
-		f.connected(p) // the device's first message confirms a session that it has initiated
 		if p.exchanger != nil {
 			return f.data(p, msg)
 		}
+		f.connected(p) // the device's first message confirms a session that it has initiated
 	}
 	return nil
 }
