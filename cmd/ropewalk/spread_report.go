@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -23,19 +24,43 @@ const (
 	namedPeers = 3
 )
 
-// spreadPrinter prints what a Report has that the one printed before it had not.
+// spreadPrinter prints the parts of a Report that are not in the one printed before.
 type spreadPrinter struct {
 	out, errs io.Writer
 	limit     *rate.Limiter // nil for none
-	head      string
-	last      spreader.Report
+
+	mu   sync.Mutex
+	head string
+	last spreader.Report
+	next *spreader.Report // waits for the limit
 }
 
-// print leaves out a report beyond the limit. The next one has its changes.
+// print prints a report, later if there were too many. A report that waits is replaced by the next one.
 func (p *spreadPrinter) print(r spreader.Report) {
-	if p.limit != nil && !p.limit.Allow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.next != nil {
+		p.next = &r
 		return
 	}
+	if p.limit != nil {
+		if wait := p.limit.Reserve().Delay(); wait > 0 {
+			p.next = &r
+			time.AfterFunc(wait, p.printNext)
+			return
+		}
+	}
+	p.printNow(r)
+}
+
+func (p *spreadPrinter) printNext() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.printNow(*p.next)
+	p.next = nil
+}
+
+func (p *spreadPrinter) printNow(r spreader.Report) {
 	head := fmt.Sprintf("%s: %s (UDP port %d) spreads over %s to %s; spread by %s, gather by %s", printable(strings.Join(append([]string{r.Device}, r.AlsoOn...), ", ")),
 		printable(r.Tunnel), r.Port, term.Count(len(r.Lanes), "port"), term.Count(len(r.Peers), "peer"), r.Spread, r.Gather)
 	if head != p.head {

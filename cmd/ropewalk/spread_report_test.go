@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/time/rate"
 
@@ -53,19 +55,20 @@ func TestMovingPeerPrintsNothing(t *testing.T) {
 }
 
 func TestReportsAreLimited(t *testing.T) {
-	var out bytes.Buffer
-	p := spreadPrinter{out: &out, errs: &out, limit: rate.NewLimiter(0, 2)}
-	for i := range 100 {
-		p.print(sharedAddress(i, "192.0.2.1:51820"))
-	}
-	if lines := strings.Count(out.String(), "skipping"); lines != 1 {
-		t.Errorf("got %d lines about skipped peers, want one for the second of two reports", lines)
-	}
-	p.limit.SetBurst(3)
-	p.limit.SetLimit(rate.Inf)
-	out.Reset()
-	p.print(sharedAddress(100, "192.0.2.1:51820"))
-	if want := "skipping peers key1, key2, key3 and 96 more"; !strings.Contains(out.String(), want) {
-		t.Errorf("got %q, want %q: the changes of the reports that were left out", out.String(), want)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		p := spreadPrinter{out: &out, errs: &out, limit: rate.NewLimiter(rate.Every(time.Minute), 2)}
+		for i := range 100 {
+			p.print(sharedAddress(i, "192.0.2.1:51820"))
+		}
+		if lines := strings.Count(out.String(), "skipping"); lines != 1 {
+			t.Errorf("got %d lines about skipped peers, want one for the second of two reports", lines)
+		}
+		out.Reset()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if want := "ropewalk: skipping peers key1, key2, key3 and 95 more: it belongs to a NAT\n"; out.String() != want {
+			t.Errorf("got %q, want %q: the last report, after the limit", out.String(), want)
+		}
+	})
 }

@@ -22,6 +22,9 @@ var _ [spread.MaxPorts]struct{} = [len(spreadPeer{}.Lane)]struct{}{}
 // ErrFull is returned if an eBPF map is full. Unless a method's comment says otherwise, nothing was changed.
 var ErrFull = errors.New("the eBPF map is full")
 
+// MaxGather is the maximum number of lane ports from which a peer is gathered (HEARD_PORTS in bpf/include/spread_maps.h).
+const MaxGather = 64 * len(spreadSource{}.Heard)
+
 // Peer is the other end of a tunnel, at one endpoint.
 type Peer struct {
 	// Tunnel is the listen port of the Tunnel on this host.
@@ -52,7 +55,8 @@ type Peer struct {
 	// SetPeers if an earlier entry had it. Datagrams to a lane port are gathered only then.
 	Proved bool
 	// Gather is the range of lane ports from which the peer sends. On receipt they are replaced by the endpoint's port. An
-	// address can have one such range per tunnel. Empty: source ports are not restored.
+	// address can have one such range per tunnel, of at most MaxGather ports. Empty: source ports are not restored. A port is restored
+	// only after an authentic probe from it, or if there are no ProbeKeys.
 	Gather spread.Ports
 }
 
@@ -143,13 +147,16 @@ func (p *Peer) check() error {
 		return fmt.Errorf("%d lanes exceed the maximum of %d", len(p.Lanes), spread.MaxPorts)
 	case p.Gather.Len() == 0 && p.Gather != spread.Ports{}:
 		return fmt.Errorf("invalid range of lane ports to gather: %v", p.Gather)
+	case p.Gather.Len() > MaxGather:
+		return fmt.Errorf("%d lane ports to gather %v exceed the maximum of %d", p.Gather.Len(), p.Gather, MaxGather)
 	case p.Gather.Contains(p.Endpoint.Port()):
 		return fmt.Errorf("the lane ports to gather %v contain the endpoint port", p.Gather)
 	}
 	return nil
 }
 
-// putSource sets or removes the peer's lane ports. It keeps the proved ports of the same peer. The map cannot be full: no peer has more than one entry.
+// putSource sets or removes the peer's lane ports. It keeps the proved ports of the same peer with the same range. A peer without keys cannot
+// prove any: whoever names it vouches for its whole range. The map cannot be full: no peer has more than one entry.
 func (s *State) putSource(r *peerTable, p *Peer, proved uint16, same bool) error {
 	key := sourceKey(p.Tunnel, p.Endpoint.Addr())
 	if p.Gather == (spread.Ports{}) {
@@ -161,10 +168,19 @@ func (s *State) putSource(r *peerTable, p *Peer, proved uint16, same bool) error
 	}
 	value := spreadSource{First: p.Gather.First, Last: p.Gather.Last, Proved: proved}
 	value.EndpointPort.Raw = networkOrder(p.Endpoint.Port())
-	if was := r.sources[key]; same && was.EndpointPort == value.EndpointPort {
+	var was spreadSource // read again: the programs note proved ports
+	if err := ignoreNotExist(s.maps.Sources.Lookup(&key, &was)); err != nil {
+		return fmt.Errorf("reading the eBPF map of sources: %w", err)
+	}
+	switch {
+	case p.ProbeKeys == ProbeKeys{}:
+		for i := range value.Heard {
+			value.Heard[i] = ^uint64(0)
+		}
+	case same && was.EndpointPort == value.EndpointPort && was.First == value.First && was.Last == value.Last:
 		value.Heard = was.Heard
 	}
-	if r.sources[key] == value {
+	if was == value {
 		return nil
 	}
 	r.sources[key] = value

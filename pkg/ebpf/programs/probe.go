@@ -3,6 +3,7 @@
 package programs
 
 import (
+	cryptorand "crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -35,7 +36,9 @@ func (value *spreadPeer) setKeys(k ProbeKeys) {
 	}
 	value.Keyed, value.Send.K, value.Receive.K = flag[uint32](k != ProbeKeys{}), k.send, k.receive
 	value.Round, value.Proof, value.RoundAt, value.Answers, value.Proved, value.Ready, value.Next = rand.Uint32(), rand.Uint32(), 0, 0, 0, 0, 0
-	value.Secret = rand.Uint64()
+	var secret [8]byte
+	_, _ = cryptorand.Read(secret[:]) // it does not fail
+	value.Secret = binary.NativeEndian.Uint64(secret[:])
 	value.Listen = spreadLane{Round: value.Round, Answered: 1} // as if answered: the first rounds are short
 	for i := range value.Lane {
 		value.closeLane(i)

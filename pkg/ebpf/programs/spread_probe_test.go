@@ -307,6 +307,22 @@ func TestPortsWithoutProbesAreNATs(t *testing.T) {
 		p.ProbeKeys = NewProbeKeys(theirKey, ourKey)
 		expect.NoError(t, e.SetPeer(p))
 		gathers("another peer at the same address")
+		expect.NoError(t, e.SetPeer(p))
+		d := datagram{src: from(them4, 62003), dst: us4, payload: probeMessage{kind: probeKind, port: 62003}.bytes(ourKey)}
+		if verdict, _, _ := e.receive(d); verdict != reply {
+			t.Errorf("a probe with the new key: got verdict %#x, want %#x", verdict, reply)
+		}
+		gathers("a probe of the other peer", 62003)
+		p.Gather = between(61500, 62499)
+		expect.NoError(t, e.SetPeer(p))
+		gathers("another range")
+		p.ProbeKeys = ProbeKeys{}
+		expect.NoError(t, e.SetPeer(p))
+		gathers("no keys", 62000, 62001, 62002, 62003, 62004, 62005, 62006, 62007, 62008, 62009)
+		p.Gather = between(61000, 62024)
+		if err := e.SetPeer(p); err == nil {
+			t.Error("a range of 1,025 ports is accepted, of which two share a bit")
+		}
 	})
 }
 

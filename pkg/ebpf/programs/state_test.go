@@ -54,7 +54,7 @@ func TestStateReturnsStoredTunnelsAndPeers(t *testing.T) {
 		expect.NoError(t, s.SetTunnel(tunnels[i]))
 	}
 	peers := []Peer{
-		{Tunnel: 51820, Endpoint: endpoint("192.0.2.1:51820"), Lanes: []uint16{61001, 61000, 61999}, Gather: between(1, 51819)},
+		{Tunnel: 51820, Endpoint: endpoint("192.0.2.1:51820"), Lanes: []uint16{61001, 61000, 61999}, Gather: between(50796, 51819)},
 		{Tunnel: 51820, Endpoint: endpoint("192.0.2.1:51821")},
 		{Tunnel: 51820, Endpoint: endpoint("[2001:db8::1]:1"), Gather: between(65535, 65535)},
 		{Tunnel: 51821, Endpoint: endpoint("192.0.2.1:51820")},

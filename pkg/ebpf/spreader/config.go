@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
@@ -150,6 +151,9 @@ func (c *Config) endpoint(e netip.AddrPort) netip.AddrPort {
 func (c *Config) checkPeers() error {
 	if c.PeerPorts.Len() == 0 {
 		return invalid("the peers' ports %s are not a range", c.PeerPorts)
+	}
+	if n := c.PeerPorts.Len(); n > programs.MaxGather {
+		return invalid("the %d ports of peers %s exceed the maximum of %d", n, c.PeerPorts, programs.MaxGather)
 	}
 	for _, p := range c.configuredPeers() {
 		at := c.endpoint(p)

@@ -31,6 +31,10 @@ func TestPeersMayHaveDifferentPortRanges(t *testing.T) {
 	if _, err := cfg.withDefaults(); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a range that contains the peer's port: got error %v, want %v", err, ErrInvalid)
 	}
+	wide := Config{Device: "eth0", Port: 51820, PeerPorts: spread.Ports{First: 60000, Last: 61024}}
+	if _, err := wide.withDefaults(); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a range of 1,025 ports: got error %v, want %v", err, ErrInvalid)
+	}
 }
 
 func TestExistingPeersAreUpdatedBeforeNewOnes(t *testing.T) {

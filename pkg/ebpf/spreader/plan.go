@@ -386,7 +386,7 @@ type history struct {
 	attempts      attempts          // kept over calls; may be nil
 }
 
-// keepPeers forgets the ports and keys of peers that the tunnel no longer has.
+// keepPeers forgets the keys of peers that the tunnel no longer has, and their ports if there are many.
 func (known history) keepPeers(t *Tunnel) {
 	if t == nil {
 		return
@@ -395,7 +395,9 @@ func (known history) keepPeers(t *Tunnel) {
 	for _, p := range t.Peers {
 		names[p.Key], secrets[p.Secrets] = true, true
 	}
-	maps.DeleteFunc(known.endpointPorts, func(key string, _ uint16) bool { return !names[key] })
+	if len(known.endpointPorts) > maxProofs { // a peer may come back soon, for example after a restart
+		maps.DeleteFunc(known.endpointPorts, func(key string, _ uint16) bool { return !names[key] })
+	}
 	maps.DeleteFunc(known.probeKeys, func(s ProbeSecrets, _ programs.ProbeKeys) bool { return !secrets[s] })
 }
 

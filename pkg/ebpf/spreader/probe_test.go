@@ -356,6 +356,9 @@ func TestRotatedPresharedKeyKeepsProbeKeys(t *testing.T) {
 func TestRemovedPeersAreForgotten(t *testing.T) {
 	tunnel := wg("192.0.2.2:51820", "192.0.2.3:51820")
 	known := history{endpointPorts: map[string]uint16{"a": 1, "b": 2}, probeKeys: probeKeys{}}
+	for i := range maxProofs {
+		known.endpointPorts[fmt.Sprint(i)] = 3
+	}
 	tunnel.Peers[1].Secrets = secretsWith(hereAddr)
 	for _, p := range tunnel.Peers {
 		known.probeKeys.of(p.Secrets)
