@@ -156,7 +156,7 @@ func (p *Peer) check() error {
 }
 
 // putSource sets or removes the peer's lane ports. It keeps the proved ports of the same peer with the same range. A peer without keys cannot
-// prove any: whoever names it vouches for its whole range. The map cannot be full: no peer has more than one entry.
+// prove any: the operator who names it vouches for its whole range. The map cannot be full: no peer has more than one entry.
 func (s *State) putSource(r *peerTable, p *Peer, proved uint16, same bool) error {
 	key := sourceKey(p.Tunnel, p.Endpoint.Addr())
 	if p.Gather == (spread.Ports{}) {
