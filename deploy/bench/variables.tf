@@ -15,8 +15,8 @@ variable "from" {
   description = "The only IPv4 addresses that reach ssh, as a prefix. It is your own address with /32."
   type        = string
   validation {
-    condition     = can(cidrhost(var.from, 0)) && try(tonumber(split("/", var.from)[1]) >= 24, false)
-    error_message = "Want your own address, such as 192.0.2.7/32: /24 at most."
+    condition     = can(regex("^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])[.]){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])/(2[4-9]|3[0-2])$", var.from))
+    error_message = "Want your own IPv4 address, such as 192.0.2.7/32: /24 at most."
   }
 }
 
@@ -35,5 +35,8 @@ variable "hours" {
 }
 
 locals {
-  user_data = templatefile("${path.module}/../cloud-init.yaml", { public_key = trimspace(var.public_key), hours = var.hours })
+  user_data = templatefile("${path.module}/../cloud-init.yaml", {
+    public_key = trimspace(var.public_key)
+    end        = formatdate("YYYY-MM-DD hh:mm:ss 'UTC'", timeadd(plantimestamp(), "${var.hours}h"))
+  })
 }

@@ -6,7 +6,7 @@ terraform {
   required_providers {
     google = {
       source  = "hashicorp/google"
-      version = "~> 7.0"
+      version = "7.15.0"
     }
   }
 }
@@ -53,7 +53,6 @@ resource "google_compute_resource_policy" "pair" {
   name = "ropewalk-bench"
 
   group_placement_policy {
-    vm_count    = 2
     collocation = "COLLOCATED"
   }
 }
@@ -66,6 +65,7 @@ resource "google_compute_instance" "host" {
 
   boot_disk {
     initialize_params {
+      type  = "pd-balanced" # C3 refuses the default
       image = "ubuntu-os-cloud/ubuntu-2404-lts-${var.architecture}"
     }
   }

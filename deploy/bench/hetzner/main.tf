@@ -6,7 +6,7 @@ terraform {
   required_providers {
     hcloud = {
       source  = "hetznercloud/hcloud"
-      version = "~> 1.45"
+      version = "1.60.0"
     }
   }
 }
@@ -51,6 +51,7 @@ resource "hcloud_server" "host" {
   server_type        = var.type
   image              = "ubuntu-24.04"
   location           = "fsn1"
+  labels             = { ropewalk-bench = "" } # run.sh lists by it
   placement_group_id = hcloud_placement_group.pair.id
   firewall_ids       = [hcloud_firewall.ssh.id]
   ssh_keys           = [hcloud_ssh_key.root.id] # without one, a password is sent by mail
