@@ -31,10 +31,9 @@ type Engine interface {
 
 // setup is the configuration of a tunnel's engine and interface, except key and peers.
 type setup struct {
-	port        uint16
-	mtu         int // 0: none
-	underlay    config.UnderlayMode
-	postQuantum config.PostQuantum
+	port     uint16
+	mtu      int // 0: none
+	underlay config.UnderlayMode
 }
 
 // setupError is the engine's refusal of a setup. The setup before it is still in effect.
@@ -54,7 +53,7 @@ type engineState struct {
 // desiredSetup returns the tunnel's configuration: from the settings, or the node's interface.
 func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
 	o := &in.settings
-	s := setup{port: cmp.Or(o.Port, DefaultPort), mtu: o.MTU, underlay: o.Underlay, postQuantum: m.intent.postQuantum}
+	s := setup{port: cmp.Or(o.Port, DefaultPort), mtu: o.MTU, underlay: o.Underlay}
 	if s.mtu != 0 {
 		return s, nil
 	}
@@ -76,7 +75,7 @@ func (m *meshReconciler) configureEngine(d *desiredTunnel, st *engine.Status, un
 	m.handover.stop()
 	defer m.startHandover(d.saved.Peers)
 	whole := m.configuration(d)
-	if unusable == nil && st.PostQuantum == nil && d.setup.postQuantum != config.PostQuantumRequired {
+	if unusable == nil && st.PostQuantum == nil && d.postQuantum != config.PostQuantumRequired {
 		whole.PostQuantum = nil // the engine does not know it, and does without
 	}
 	var unsaved error
@@ -89,34 +88,34 @@ func (m *meshReconciler) configureEngine(d *desiredTunnel, st *engine.Status, un
 		return 0, fmt.Errorf("configuring the tunnel %s: %w", m.cfg.Tunnel, errors.Join(unsaved, unusable))
 	}
 	m.have = st.Peers
+	changes, policy := m.changePostQuantum(d.postQuantum, st)
+	n := 1
 	if isNew {
-		changes, err = 1, m.replaceConfiguration(whole, d, st)
+		err = m.replaceConfiguration(whole, d, st)
 	} else {
-		changes, err = m.changeDevice(&whole, d.setup, st)
+		n, err = m.changeDevice(&whole, d.setup, st)
 	}
 	if err != nil {
-		return 0, errors.Join(m.handleRefusal(err, whole, d.setup, st), unsaved)
+		return changes, errors.Join(m.handleRefusal(err, whole, d.setup, st), unsaved, policy)
 	}
+	changes += n
 	if m.setup = d.setup; m.refused == d.setup {
 		m.refused, unsaved = setup{}, m.engine.Save(whole)
 	}
-	n, err := m.cfg.Network.SetInterface(m.cfg.Tunnel, d.setup.mtu, d.saved.Pods)
+	n, err = m.cfg.Network.SetInterface(m.cfg.Tunnel, d.setup.mtu, d.saved.Pods)
 	if changes += n; err != nil || isNew {
-		return changes, errors.Join(err, unsaved)
+		return changes, errors.Join(err, unsaved, policy)
 	}
 	n, err = m.changePeers(d.saved.Peers, st)
-	return changes + n, errors.Join(err, unsaved)
+	return changes + n, errors.Join(err, unsaved, policy)
 }
 
-// save saves the file. Its setup is the one before while the engine refuses the one that is wanted.
+// save saves the file. Its setup is the one before while the engine refuses the one that is wanted. The post-quantum policy is always the wanted one.
 func (m *meshReconciler) save(whole config.Device, want setup) error {
 	if want == m.refused {
 		want = m.inEffect
 	}
 	whole.ListenPort, whole.Underlay = &want.port, &want.underlay
-	if whole.PostQuantum != nil {
-		whole.PostQuantum = &want.postQuantum
-	}
 	return m.engine.Save(whole)
 }
 
@@ -131,7 +130,7 @@ func (m *meshReconciler) handleRefusal(err error, whole config.Device, want setu
 	if st.ListenPort == 0 { // it had no configuration
 		return err
 	}
-	m.refused, m.inEffect = want, setup{port: st.ListenPort, underlay: m.setup.underlay, postQuantum: m.setup.postQuantum}
+	m.refused, m.inEffect = want, setup{port: st.ListenPort, underlay: m.setup.underlay}
 	return errors.Join(err, m.save(whole, want))
 }
 
@@ -140,7 +139,7 @@ func (m *meshReconciler) configuration(d *desiredTunnel) config.Device {
 	ports, mode, mark := m.cfg.Ports, config.SpreadAuto, m.intent.nodes.mark()
 	return config.Device{
 		PrivateKey: &m.keys.current.key, ListenPort: &d.setup.port, FwMark: &mark,
-		Settings: config.Settings{Spread: &mode, SpreadPorts: &ports, Underlay: &d.setup.underlay, PostQuantum: &d.setup.postQuantum}, ReplacePeers: true, Peers: mesh.Additions(d.saved.Peers, nil, nil),
+		Settings: config.Settings{Spread: &mode, SpreadPorts: &ports, Underlay: &d.setup.underlay, PostQuantum: &d.postQuantum}, ReplacePeers: true, Peers: mesh.Additions(d.saved.Peers, nil, nil),
 	}
 }
 
@@ -181,22 +180,25 @@ func (m *meshReconciler) changeDevice(whole *config.Device, want setup, st *engi
 		dev.Underlay = whole.Underlay
 		changes++
 	}
-	if p := whole.PostQuantum; p != nil && (first || m.setup.postQuantum != *p || differs(*p, st.PostQuantum)) {
-		dev.PostQuantum = p
-		changes++
-	}
 	if changes == 0 {
 		return 0, nil
 	}
 	if err := m.engine.Configure(dev); err != nil {
-		return 0, fmt.Errorf("changing the tunnel %s to port %d, underlay %s and post-quantum %s: %w", m.cfg.Tunnel, want.port, want.underlay, want.postQuantum, err)
+		return 0, fmt.Errorf("changing the tunnel %s to port %d and underlay %s: %w", m.cfg.Tunnel, want.port, want.underlay, err)
 	}
 	return changes, nil
 }
 
-// differs reports whether an engine has another policy: it may have been replaced by one that was told nothing.
-func differs(want config.PostQuantum, has *config.PostQuantumReport) bool {
-	return want != config.PostQuantumDefault && has != nil && has.Policy != want
+// changePostQuantum gives the engine another policy than its own, apart from settings that it may refuse. Its own may be of an earlier agent, or of
+// an engine that was told nothing.
+func (m *meshReconciler) changePostQuantum(want config.PostQuantum, st *engine.Status) (changes int, err error) {
+	if st.PostQuantum == nil || st.PostQuantum.Policy.Or(config.DefaultPostQuantum) == want.Or(config.DefaultPostQuantum) {
+		return 0, nil
+	}
+	if err := m.engine.Configure(config.Device{Settings: config.Settings{PostQuantum: &want}}); err != nil {
+		return 0, fmt.Errorf("changing the tunnel %s to post-quantum %s: %w", m.cfg.Tunnel, want, err)
+	}
+	return 1, nil
 }
 
 // changePeers makes the engine's peers those of a plan.

@@ -20,6 +20,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // meshReconciler is the modeReconciler of mesh mode: ropewalk is the cluster's WireGuard.
@@ -47,6 +48,7 @@ type meshReconciler struct {
 type desiredTunnel struct {
 	keyGeneration int64
 	setup         setup
+	postQuantum   config.PostQuantum
 	routing       *host.Routing
 	saved         *savedTunnel
 	guard         *meshmode.GuardState // nil: the guard keeps its state
@@ -108,7 +110,7 @@ func (m *meshReconciler) reconcilePlan(ctx context.Context, in reconcileInput) (
 		r.routing.Sources, r.saved.Pods = in.self.Addrs, nil
 	}
 	guard := &meshmode.GuardState{Classes: guardClasses(&plan, m.intent.pods, tunnelAddrs(r.saved.Pods)), Strict: !allowed}
-	m.lastDesired = &desiredTunnel{in.spec.KeyGeneration, want, r.routing, r.saved, guard}
+	m.lastDesired = &desiredTunnel{in.spec.KeyGeneration, want, m.intent.postQuantum, r.routing, r.saved, guard}
 	r.changes, err = m.apply(m.lastDesired)
 	if m.filterErr != nil {
 		r.notes = append(r.notes, "unencrypted packets from other nodes and their pods are not filtered: "+m.filterErr.Error())
@@ -200,7 +202,7 @@ func (m *meshReconciler) applyPersisted(s *persistedState, i *intent) error {
 	}
 	want, err := m.desiredSetup(reconcileInput{self: mesh.Node{Name: m.cfg.Node, Addrs: s.Tunnel.Addrs}, settings: s.Settings})
 	if err == nil {
-		_, err = m.apply(&desiredTunnel{s.Spec.KeyGeneration, want, s.Routing, s.Tunnel, m.persistedGuard(s)})
+		_, err = m.apply(&desiredTunnel{s.Spec.KeyGeneration, want, i.postQuantum, s.Routing, s.Tunnel, m.persistedGuard(s)})
 	}
 	return err
 }

@@ -77,12 +77,18 @@ func (e *fakeEngine) Configure(c config.Device) error {
 		}
 		e.busyPort = 0
 	}
+	if c.PostQuantum != nil && e.quantum == nil {
+		return errUnknownKey
+	}
 	e.changes = append(e.changes, c)
 	if c.PrivateKey != nil {
 		e.status.PublicKey = c.PrivateKey.Public()
 	}
 	if c.ListenPort != nil {
 		e.status.ListenPort = *c.ListenPort
+	}
+	if c.PostQuantum != nil {
+		e.quantum = &config.PostQuantumReport{Policy: *c.PostQuantum}
 	}
 	if c.FwMark != nil {
 		e.status.FwMark = *c.FwMark
@@ -125,6 +131,7 @@ func (e *fakeEngine) Configure(c config.Device) error {
 var (
 	errKeyRejected = errors.New("key rejected")
 	errPortInUse   = &uapi.Error{Errno: unix.EADDRINUSE}
+	errUnknownKey  = &uapi.Error{Errno: unix.EINVAL}
 )
 
 func (e *fakeEngine) Status() (engine.Status, error) {
@@ -627,6 +634,30 @@ func TestRefusedPortIsNotSaved(t *testing.T) {
 	m.mustReconcile(t, l)
 	if *e.saved.ListenPort != 7 || *e.saved.Underlay != automatic {
 		t.Errorf("saved port %d, underlay %s", *e.saved.ListenPort, *e.saved.Underlay)
+	}
+}
+
+// TestRequiredDoesNotDependOnPort: an agent that starts while another program has the port gives the engine its policy, and never saves a weaker one.
+func TestRequiredDoesNotDependOnPort(t *testing.T) {
+	m, _, e := newTestMeshReconciler(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	in := reconcileInput{nodes: []mesh.Node{own, other}, self: own, intent: &intent{cleartext: v1alpha1.CleartextAuto, postQuantum: config.PostQuantumRequired}}
+	e.quantum = &config.PostQuantumReport{}
+	m.mustReconcile(t, in)
+	e.setBusyPort(DefaultPort)
+	for _, policy := range []config.PostQuantum{config.PostQuantumRequired, config.PostQuantumOff} { // the second of an engine that was told nothing
+		m = newMeshReconciler(m.cfg, nil, m.apiAddrs, m.trigger)
+		m.prover.Engine = &fakeEngine{}
+		e.quantum = &config.PostQuantumReport{Policy: policy}
+		for range 2 {
+			if _, err := m.reconcile(t.Context(), in); !errors.Is(err, unix.EADDRINUSE) {
+				t.Fatalf("got %v, want %v", err, unix.EADDRINUSE)
+			}
+			if saved := e.saved.PostQuantum; saved == nil || *saved != config.PostQuantumRequired || e.quantum.Policy != config.PostQuantumRequired {
+				t.Errorf("saved %v, the engine has %v", saved, e.quantum.Policy)
+			}
+		}
+		m.stop()
 	}
 }
 
