@@ -156,15 +156,15 @@ func (p *Prover) count(now time.Time) {
 	}
 	p.mu.Lock()
 	p.tracker.Counted(now, st.Peers)
-	due := p.follows && now.Sub(p.quantumAt) >= quantumInterval
+	due, wanted := p.follows && now.Sub(p.quantumAt) >= quantumInterval, p.applied.PostQuantum
 	p.mu.Unlock()
 	if due {
-		p.countPostQuantum(now, st.Peers)
+		p.countPostQuantum(now, wanted, st.Peers)
 	}
 }
 
-// countPostQuantum reads which sessions have keys of post-quantum exchanges.
-func (p *Prover) countPostQuantum(now time.Time, peers []config.PeerStatus) {
+// countPostQuantum reads which sessions have keys of post-quantum exchanges. wanted is the policy that was applied before.
+func (p *Prover) countPostQuantum(now time.Time, wanted config.PostQuantum, peers []config.PeerStatus) {
 	report, err := p.Engine.PostQuantum()
 	if err != nil {
 		return
@@ -172,7 +172,7 @@ func (p *Prover) countPostQuantum(now time.Time, peers []config.PeerStatus) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.quantumAt = now
-	p.quantum.Counted(now, p.applied.PostQuantum, report, peers, p.tracker.Has)
+	p.quantum.Counted(now, wanted, report, peers, p.tracker.Has)
 }
 
 func (p *Prover) ask(a proof.Actions) {
@@ -236,9 +236,13 @@ func (p *Prover) differs(now time.Time) bool {
 
 func (p *Prover) facts(now time.Time) (proof.Facts, GuardCounts) {
 	seen, counts := p.Guard.Facts()
+	quantum := p.quantum.Facts()
+	if quantum.Wanted != p.applied.PostQuantum || now.Sub(p.quantumAt) > 3*quantumInterval {
+		quantum = proof.PostQuantumFacts{Wanted: p.applied.PostQuantum} // nothing else is known
+	}
 	return proof.Facts{
 		Tunnel: p.applied.Fault, TunnelError: p.applied.FaultDetail, Peers: p.tracker.Summary(now), Guard: seen, Strictness: p.applied.Strictness,
-		PostQuantum: p.quantum.Facts(),
+		PostQuantum: quantum,
 	}, counts
 }
 

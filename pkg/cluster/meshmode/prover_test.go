@@ -3,6 +3,7 @@
 package meshmode
 
 import (
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -39,4 +40,51 @@ func TestFailingReconcilesAreRequestedEverLater(t *testing.T) {
 	if !p.matters(now) {
 		t.Error("a reconcile that succeeded does not end the wait")
 	}
+}
+
+// quantumEngine is an Engine without peers.
+type quantumEngine struct {
+	policy config.PostQuantum
+	err    error
+}
+
+func (e *quantumEngine) Probe(...noise.PublicKey) (map[noise.PublicKey]config.PeerProbe, error) {
+	return nil, nil
+}
+
+func (e *quantumEngine) StatusOf(...noise.PublicKey) (config.Status, error) {
+	return config.Status{}, nil
+}
+
+func (e *quantumEngine) PostQuantum() (*config.PostQuantumReport, error) {
+	return &config.PostQuantumReport{Policy: e.policy}, e.err
+}
+
+// TestPostQuantumIsUnknownWithoutCount: neither before the first count under a policy, nor long after the last one.
+func TestPostQuantumIsUnknownWithoutCount(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	e := &quantumEngine{policy: config.PostQuantumAuto}
+	p := &Prover{Engine: e, Log: log, Guard: &Guard{Host: &fakePrograms{}, Log: log}}
+	start := time.Now()
+	check := func(after time.Duration, reason string) {
+		t.Helper()
+		facts, _ := p.facts(start.Add(after))
+		all := proof.ConditionsOf(start, &facts)
+		if got := all[len(all)-1]; got.Type != proof.PostQuantum || got.Reason != reason {
+			t.Errorf("after %s: got %+v, want %s", after, got, reason)
+		}
+	}
+	p.Applied(Applied{PostQuantum: config.PostQuantumRequired})
+	check(0, "NotCounted")
+	p.count(start)
+	check(0, "NotApplied")
+	e.policy = config.PostQuantumRequired
+	p.count(start.Add(quantumInterval))
+	check(quantumInterval, "NoSessions")
+	e.err = errors.New("no answer")
+	p.count(start.Add(3 * quantumInterval))
+	check(4*quantumInterval, "NoSessions")
+	check(5*quantumInterval, "NotCounted")
+	p.Applied(Applied{PostQuantum: config.PostQuantumAuto})
+	check(quantumInterval, "NotCounted")
 }

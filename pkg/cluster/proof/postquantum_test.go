@@ -16,14 +16,19 @@ func TestPostQuantumConditionNamesTheWorst(t *testing.T) {
 		status Status
 		reason string
 	}{
-		{Facts{}, Unknown, "Off"},
-		{Facts{Tunnel: EngineAbsent, PostQuantum: PostQuantumFacts{Wanted: true, Active: 1}}, Unknown, "TunnelDown"},
-		{Facts{PostQuantum: PostQuantumFacts{Wanted: true, Unsupported: true}}, False, "EngineOutdated"},
-		{Facts{PostQuantum: PostQuantumFacts{Wanted: true}}, Unknown, "NoSessions"},
-		{Facts{PostQuantum: PostQuantumFacts{Wanted: true, Active: 3}}, True, "Active"},
-		{Facts{PostQuantum: PostQuantumFacts{Wanted: true, Active: 3, Classical: 1}}, False, "Classical"},
-		{Facts{PostQuantum: PostQuantumFacts{Wanted: true, Active: 3, Classical: 2, Downgraded: 1}}, False, "Downgraded"},
-		{Facts{PostQuantum: PostQuantumFacts{Wanted: true, Active: 3, Classical: 2, Downgraded: 1, Blocked: 1}}, False, "Blocked"},
+		{Facts{}, Unknown, "NotCounted"},
+		{Facts{PostQuantum: PostQuantumFacts{Wanted: config.PostQuantumRequired}}, Unknown, "NotCounted"},
+		{Facts{Strictness: Permissive}, Unknown, "Off"},
+		{Facts{Strictness: Permissive, PostQuantum: PostQuantumFacts{Counted: true, Wanted: config.PostQuantumOff, Unsupported: true}}, Unknown, "Off"},
+		{Facts{PostQuantum: PostQuantumFacts{Counted: true, Has: config.PostQuantumAuto, Active: 3}}, False, "NotApplied"},
+		{Facts{PostQuantum: PostQuantumFacts{Counted: true, Wanted: config.PostQuantumRequired, Has: config.PostQuantumAuto, Active: 3}}, False, "NotApplied"},
+		{Facts{Tunnel: EngineAbsent, PostQuantum: PostQuantumFacts{Counted: true, Wanted: config.PostQuantumAuto, Has: config.PostQuantumAuto, Active: 1}}, Unknown, "TunnelDown"},
+		{Facts{PostQuantum: PostQuantumFacts{Counted: true, Wanted: config.PostQuantumAuto, Unsupported: true}}, False, "EngineOutdated"},
+		{Facts{PostQuantum: PostQuantumFacts{Counted: true, Wanted: config.PostQuantumAuto, Has: config.PostQuantumAuto}}, Unknown, "NoSessions"},
+		{Facts{PostQuantum: PostQuantumFacts{Counted: true, Wanted: config.PostQuantumAuto, Has: config.PostQuantumAuto, Active: 3}}, True, "Active"},
+		{Facts{PostQuantum: PostQuantumFacts{Counted: true, Wanted: config.PostQuantumAuto, Has: config.PostQuantumAuto, Active: 3, Classical: 1}}, False, "Classical"},
+		{Facts{PostQuantum: PostQuantumFacts{Counted: true, Wanted: config.PostQuantumAuto, Has: config.PostQuantumAuto, Active: 3, Classical: 2, Downgraded: 1}}, False, "Downgraded"},
+		{Facts{PostQuantum: PostQuantumFacts{Counted: true, Wanted: config.PostQuantumAuto, Has: config.PostQuantumAuto, Active: 3, Classical: 2, Downgraded: 1, Blocked: 1}}, False, "Blocked"},
 	} {
 		if got := postQuantum(&tt.f); got.Type != PostQuantum || got.Status != tt.status || got.Reason != tt.reason || got.Message == "" {
 			t.Errorf("%+v: got %+v, want %s %s", tt.f.PostQuantum, got, tt.status, tt.reason)
@@ -48,20 +53,21 @@ func TestSessionsAreClassicalAfterATime(t *testing.T) {
 		peer  config.PeerPostQuantum
 		want  PostQuantumFacts
 	}{
-		{0, config.PeerPostQuantum{}, PostQuantumFacts{Wanted: true}},
-		{20 * time.Second, config.PeerPostQuantum{}, PostQuantumFacts{Wanted: true}},
-		{20 * time.Second, config.PeerPostQuantum{}, PostQuantumFacts{Wanted: true, Classical: 1}},
-		{20 * time.Second, config.PeerPostQuantum{Active: true}, PostQuantumFacts{Wanted: true, Active: 1}},
-		{20 * time.Second, config.PeerPostQuantum{}, PostQuantumFacts{Wanted: true}},
-		{20 * time.Second, config.PeerPostQuantum{Downgraded: true}, PostQuantumFacts{Wanted: true, Downgraded: 1}},
-		{20 * time.Second, config.PeerPostQuantum{Blocked: true}, PostQuantumFacts{Wanted: true, Blocked: 1, Classical: 1}},
+		{0, config.PeerPostQuantum{}, PostQuantumFacts{}},
+		{20 * time.Second, config.PeerPostQuantum{}, PostQuantumFacts{}},
+		{20 * time.Second, config.PeerPostQuantum{}, PostQuantumFacts{Classical: 1}},
+		{20 * time.Second, config.PeerPostQuantum{Active: true}, PostQuantumFacts{Active: 1}},
+		{20 * time.Second, config.PeerPostQuantum{}, PostQuantumFacts{}},
+		{20 * time.Second, config.PeerPostQuantum{Downgraded: true}, PostQuantumFacts{Downgraded: 1}},
+		{20 * time.Second, config.PeerPostQuantum{Blocked: true}, PostQuantumFacts{Blocked: 1, Classical: 1}},
 	} {
+		tt.want.Counted, tt.want.Wanted, tt.want.Has = true, config.PostQuantumAuto, config.PostQuantumAuto
 		if got := after(tt.pause, tt.peer); got != tt.want {
 			t.Errorf("step %d: got %+v, want %+v", i, got, tt.want)
 		}
 	}
 	q.Counted(now, config.PostQuantumAuto, nil, nil, isNode)
-	if got, want := q.Facts(), (PostQuantumFacts{Wanted: true, Unsupported: true}); got != want {
+	if got, want := q.Facts(), (PostQuantumFacts{Counted: true, Wanted: config.PostQuantumAuto, Unsupported: true}); got != want {
 		t.Errorf("an engine that does not know exchanges: got %+v, want %+v", got, want)
 	}
 }
@@ -75,7 +81,7 @@ func TestIdlePeersAreNotClassical(t *testing.T) {
 		now = now.Add(time.Minute)
 		q.Counted(now, config.PostQuantumAuto, &config.PostQuantumReport{Policy: config.PostQuantumAuto}, peers, func(noise.PublicKey) bool { return true })
 	}
-	if got, want := q.Facts(), (PostQuantumFacts{Wanted: true}); got != want {
+	if got, want := q.Facts(), (PostQuantumFacts{Counted: true, Wanted: config.PostQuantumAuto, Has: config.PostQuantumAuto}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
