@@ -62,7 +62,7 @@ func (t *Tracker) Summary(now time.Time) (s Summary) {
 // judged peers have to answer. An only peer may be down itself, if it has answered before.
 func (s *Summary) CutOff() string {
 	switch {
-	case s.Peers == 0 || s.Judged == 1 && s.Silent == 0:
+	case s.Peers == 0 || s.Peers == 1 && s.Judged == 1 && s.Silent == 0:
 		return ""
 	case s.Judged == 0:
 		return "no peer has been judged yet"

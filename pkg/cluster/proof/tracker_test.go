@@ -332,3 +332,12 @@ func TestOnlyPeerThatDiesCutsOffNobody(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstOfManyPeersIsNoOnlyPeer: the others have not been judged yet.
+func TestFirstOfManyPeersIsNoOnlyPeer(t *testing.T) {
+	for peers, want := range map[int]bool{1: true, 999: false} {
+		if s := (Summary{Peers: peers, Judged: 1, JudgedLost: 1}); (s.CutOff() == "") != want {
+			t.Errorf("%d peers: got %q", peers, s.CutOff())
+		}
+	}
+}
