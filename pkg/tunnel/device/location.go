@@ -179,7 +179,7 @@ func (l *location) recall() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.quantum.machine.Load().Recall(last.PostQuantum)
+	p.quantum.recall(last.PostQuantum)
 	if !last.Endpoint.IsValid() {
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -19,6 +20,7 @@ import (
 const maxExchanges = 256
 
 // quantum connects a peer with its pqexchange.Machine, which there is once the policy has turned on.
+// A past that is remembered needs one before.
 type quantum struct {
 	peer    *Peer
 	own     config.PostQuantum                 // the peer's policy; guarded by Peer.mu
@@ -188,7 +190,8 @@ func (q *quantum) updatePolicy() {
 
 // setPolicy changes the policy in effect. The caller holds mu.
 func (q *quantum) setPolicy(next config.PostQuantum) {
-	p, m := q.peer, q.machine.Load()
+	p := q.peer
+	m := q.created()
 	if next == config.PostQuantumOff {
 		p.dev.exchanges.Leave(p)
 		for _, b := range p.sessions.all() {
@@ -197,21 +200,34 @@ func (q *quantum) setPolicy(next config.PostQuantum) {
 			}
 		}
 	}
-	if m != nil {
-		m.SetPolicy(next)
-		return
+	m.SetPolicy(next)
+}
+
+// created returns the Machine, which it makes if there is none. The caller holds mu.
+func (q *quantum) created() *pqexchange.Machine {
+	p := q.peer
+	if m := q.machine.Load(); m != nil {
+		return m
 	}
 	var local noise.PublicKey
 	if id := p.dev.identity.Load(); id != nil {
 		local = id.Public()
 	}
-	m = pqexchange.New(local, p.key)
+	m := pqexchange.New(local, p.key)
 	if p.sessions.current != nil {
 		m.Begin(p.sessions.inUse(), p.dev.clock(), p.dev.cfg.Wall())
 	}
 	m.SetOffers(p.hello.exchange.Offers())
-	m.SetPolicy(next)
 	q.machine.Store(m)
+	return m
+}
+
+// recall follows that sessions had keys in a process before this one. It is forgotten if the policy is
+// off, but not while auto is inactive. The caller holds mu.
+func (q *quantum) recall(had time.Time) {
+	if !had.IsZero() && q.configured() != config.PostQuantumOff {
+		q.created().Recall(had)
+	}
 }
 
 // save returns the result of exchanges, nil for none. The caller holds mu.
@@ -235,6 +251,7 @@ func (q *quantum) restore(s *ExchangeState) {
 		s = &ExchangeState{}
 	}
 	entries := s.entries()
+	q.recall(s.Had)
 	q.machine.Load().Restore(entries, s.Had)
 	clear(entries)
 }

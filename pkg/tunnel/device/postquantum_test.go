@@ -392,6 +392,104 @@ func TestCrashForgetsNoPostQuantumPeer(t *testing.T) {
 	})
 }
 
+// TestSpreadThatIsOffForgetsNoPostQuantumPeer: the process was replaced while spread was off, and the
+// peer has no keys any more once it is on.
+func TestSpreadThatIsOffForgetsNoPostQuantumPeer(t *testing.T) {
+	off := config.SpreadOff
+	for name, replace := range map[string]func(t *testing.T, lan devicetest.LAN, a, b *devicetest.Host) *devicetest.Host{
+		"crash": func(t *testing.T, lan devicetest.LAN, a, b *devicetest.Host) *devicetest.Host {
+			recall := recallFrom(t, a.Device)
+			a.Close()
+			next := lan.Host(t, 1, devicetest.Options{Recall: recall})
+			next.Apply(config.Device{
+				PrivateKey: &a.Key, Peers: []config.Peer{b.AsPeer(false)},
+				Settings: config.Settings{Spread: &off, PostQuantum: new(config.PostQuantumAuto)},
+			})
+			return next
+		},
+		"upgrade": func(t *testing.T, lan devicetest.LAN, a, _ *devicetest.Host) *devicetest.Host {
+			a.Apply(config.Device{Settings: config.Settings{Spread: &off}})
+			next := lan.Host(t, 1, devicetest.Options{Stop: true})
+			expect.NoError(t, next.Resume(handedOn(t, a)))
+			a.Retire()
+			next.Start()
+			return next
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lan := devicetest.NewLAN(nil)
+				a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
+				talk(t, a, b)
+				time.Sleep(time.Second)
+				wantActive(t, a, b)
+				setPostQuantum(config.PostQuantumOff, b)
+				next := replace(t, lan, a, b)
+				next.Key = a.Key
+				for range 3 { // once more, from a process that has only been told
+					time.Sleep(time.Second)
+					next = replace(t, lan, next, b)
+					next.Key = a.Key
+				}
+				talk(t, next, b)
+				wantInactive(t, next, b, "inactive: spread is off")
+				next.Apply(config.Device{Settings: config.Settings{Spread: new(config.SpreadAuto)}})
+				for range 20 {
+					talk(t, next, b)
+					time.Sleep(10 * time.Second)
+				}
+				if r := quantum(next, b); !r.Downgraded {
+					t.Errorf("got %+v, want downgraded", r)
+				}
+			})
+		})
+	}
+}
+
+// TestRecallIsForgottenWithThePolicyOff: the user does not want to know of a past with keys.
+func TestRecallIsForgottenWithThePolicyOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		b := lan.Host(t, 2, devicetest.Options{})
+		a := lan.Host(t, 1, devicetest.Options{Recall: func(_, _ noise.PublicKey) (device.SessionEndpoint, bool) {
+			return device.SessionEndpoint{PostQuantum: time.Now()}, true
+		}})
+		for policy, want := range map[config.PostQuantum]int{config.PostQuantumAuto: 1, config.PostQuantumOff: 0} {
+			a.Apply(config.Device{
+				ReplacePeers: true, Peers: []config.Peer{b.AsPeer(false)},
+				Settings: config.Settings{Spread: new(config.SpreadOff), PostQuantum: &policy},
+			})
+			if _, list, _ := a.SessionEndpoints(); len(list) != want {
+				t.Errorf("%v: got %+v, want %d peers", policy, list, want)
+			}
+		}
+	})
+}
+
+// TestSpreadTurnedOnAgainIsNoDowngrade: the next session has a key again.
+func TestSpreadTurnedOnAgainIsNoDowngrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(time.Second)
+		wantActive(t, a, b)
+		a.Apply(config.Device{Settings: config.Settings{Spread: new(config.SpreadOff)}})
+		for range 18 {
+			time.Sleep(10 * time.Second)
+			talk(t, a, b)
+		}
+		a.Apply(config.Device{Settings: config.Settings{Spread: new(config.SpreadAuto)}})
+		for range 18 {
+			talk(t, a, b)
+			time.Sleep(10 * time.Second)
+		}
+		wantActive(t, a, b)
+		if n := a.Stats().(device.Stats).PostQuantum.Downgrades; n != 0 {
+			t.Errorf("got %d downgrades, want 0", n)
+		}
+	})
+}
+
 // TestLostKeysAreNamed: the peer was restarted, and the exchange takes its time.
 func TestLostKeysAreNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -138,6 +138,6 @@ func (m *Machine) Restore(keys []postquantum.Entry, had time.Time) {
 	m.exchange.Ring.Erase()
 	if m.Policy() != config.PostQuantumOff {
 		m.exchange.Ring.Restore(keys)
-		m.had = had
 	}
+	m.had = had
 }

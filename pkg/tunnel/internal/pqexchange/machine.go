@@ -96,8 +96,12 @@ func (m *Machine) Policy() config.PostQuantum {
 	return config.PostQuantum(m.policy.Load())
 }
 
-// SetPolicy changes the policy in effect. Off erases all keys.
+// SetPolicy changes the policy in effect. Off erases all keys. A session that began with off cannot have
+// one, and is no downgrade.
 func (m *Machine) SetPolicy(policy config.PostQuantum) {
+	if m.Policy() == config.PostQuantumOff {
+		m.baseSince = 0
+	}
 	m.policy.Store(uint32(policy))
 	if policy == config.PostQuantumOff {
 		m.exchange.Erase()
