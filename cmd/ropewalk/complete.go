@@ -147,10 +147,12 @@ func completeSetWord(name, word string, inPeer bool) ([]string, cobra.ShellCompD
 		return []string{"off"}, noFiles
 	}
 	for _, s := range config.Table() {
-		if s.Flag() == word && inPeer {
-			return append(s.Words(), "default"), noFiles
-		} else if s.Flag() == word {
+		switch {
+		case s.Flag() != word:
+		case !inPeer:
 			return s.Words(), noFiles
+		case slices.Contains(conffile.Keywords(inPeer), word): // post-quantum
+			return append(s.Words(), "default", config.PostQuantumForget), noFiles
 		}
 	}
 	return nil, noFiles

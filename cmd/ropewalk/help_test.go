@@ -73,3 +73,17 @@ func TestEveryArgumentIsCompleted(t *testing.T) {
 		}
 	})
 }
+
+func TestSetCompletesTheValuesItAccepts(t *testing.T) {
+	for _, tt := range []struct{ words, want string }{
+		{"wg0 spread", "auto off on"},
+		{"wg0 post-quantum", "auto off required"},
+		{"wg0 peer KEY post-quantum", "auto off required default forget"},
+		{"wg0 peer KEY spread", ""}, // must precede the first peer
+		{"wg0 peer KEY underlay", ""},
+	} {
+		if got, _ := completeSet(nil, strings.Fields(tt.words), ""); strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.words, got, tt.want)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -121,11 +122,14 @@ func setName(p *argParser, value string) string {
 
 // setPostQuantumArg accepts "forget" besides the policies.
 func setPostQuantumArg(p *argParser, value string) string {
-	if value == config.PostQuantumForget {
+	if strings.EqualFold(value, config.PostQuantumForget) {
 		p.lastExtra().forget = true
 		return ""
 	}
-	return setPeerPostQuantum(&p.parser, value)
+	if want := setPeerPostQuantum(&p.parser, value); want != "" {
+		return strconv.Quote(config.PostQuantumForget) + ", " + want
+	}
+	return ""
 }
 
 // setAllowedIPs accepts the empty list, which removes all allowed IPs, as wg(8) does.

@@ -103,6 +103,7 @@ func TestSetErrorsNameKeywordAndMistake(t *testing.T) {
 		{[]string{"private-key", absent}, "private-key: want a file with one base64 key, or an empty one for none; \"" + absent + "\": no such file or directory"},
 		{[]string{"private-key", secret}, "private-key: want the name of a file with the key, because arguments are visible in process lists; got a key"},
 		{[]string{"underlay", "tcp"}, `underlay: want "auto", "udp" or "xdp", got "tcp"`},
+		{[]string{"peer", key, "post-quantum", "on"}, `post-quantum: want "forget", "auto", "off", "required" or "default", got "on"`},
 		{[]string{"spread", "often"}, `spread: want "auto", "off" or "on", got "often"`},
 	} {
 		_, _, err := ParseArgs(t.Context(), tc.words, NewResolver(ResolverConfig{}))
@@ -113,10 +114,12 @@ func TestSetErrorsNameKeywordAndMistake(t *testing.T) {
 }
 
 func TestPostQuantumOfAPeerCanBeForgotten(t *testing.T) {
-	words := []string{"peer", "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=", "post-quantum", "forget"}
-	dev, _, err := ParseArgs(t.Context(), words, nil)
-	if err != nil || !dev.Peers[0].ForgetPostQuantum || dev.Peers[0].PostQuantum != nil {
-		t.Errorf("got %+v, %v", dev.Peers, err)
+	words := []string{"peer", "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=", "post-quantum", ""}
+	for _, words[3] = range []string{"forget", "Forget"} { // in any case, as policies
+		dev, _, err := ParseArgs(t.Context(), words, nil)
+		if err != nil || !dev.Peers[0].ForgetPostQuantum || dev.Peers[0].PostQuantum != nil {
+			t.Errorf("got %+v, %v", dev.Peers, err)
+		}
 	}
 	if _, _, err := ParseArgs(t.Context(), words[2:], nil); err == nil {
 		t.Error("the interface has nothing to forget, and there is no error")

@@ -125,9 +125,7 @@ func setPeer(p *config.Peer, key, value string) (err error) {
 	case keyEndpointName:
 		err = setEndpointName(p, value)
 	case keyPostQuantum:
-		if p.ForgetPostQuantum = p.ForgetPostQuantum || value == config.PostQuantumForget; value != config.PostQuantumForget {
-			p.PostQuantum, err = parsed(value, config.ParsePostQuantum)
-		}
+		err = setPostQuantum(p, value)
 	case "persistent_keepalive_interval":
 		p.Keepalive, err = number[uint16](value)
 	case "replace_allowed_ips":
@@ -143,6 +141,15 @@ func setPeer(p *config.Peer, key, value string) (err error) {
 	default:
 		return invalidError("unknown peer key")
 	}
+	return err
+}
+
+func setPostQuantum(p *config.Peer, value string) (err error) {
+	if strings.EqualFold(value, config.PostQuantumForget) {
+		p.ForgetPostQuantum = true
+		return nil
+	}
+	p.PostQuantum, err = parsed(value, config.ParsePostQuantum)
 	return err
 }
 

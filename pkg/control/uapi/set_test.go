@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -186,4 +187,17 @@ func FuzzParseSet(f *testing.F) {
 			t.Error(diff)
 		}
 	})
+}
+
+func TestForgetIsNoPolicyInAnyCase(t *testing.T) {
+	got, err := ParseSet(strings.NewReader("public_key=" + hexA + "\npost_quantum=auto\npost_quantum=Forget\n"))
+	if err != nil || !got.Peers[0].ForgetPostQuantum || got.Peers[0].PostQuantum == nil || *got.Peers[0].PostQuantum != config.PostQuantumAuto {
+		t.Errorf("got %+v, %v, want both", got.Peers, err)
+	}
+	if _, err := ParseSet(strings.NewReader("post_quantum=forget\n")); err == nil {
+		t.Error("the interface has nothing to forget, and there is no error")
+	}
+	if !slices.Contains(Features(), "set.post_quantum.forget") { // older daemons refuse the value
+		t.Error("stats name no such feature")
+	}
 }

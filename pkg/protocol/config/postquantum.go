@@ -23,7 +23,7 @@ const DefaultPostQuantum = PostQuantumOff
 // WantPostQuantum lists the values in errors.
 const WantPostQuantum = `"auto", "off", "required" or "default"`
 
-// PostQuantumForget, in place of the policy of a peer, is Peer.ForgetPostQuantum.
+// PostQuantumForget, in any case and in place of the policy of a peer, is Peer.ForgetPostQuantum.
 const PostQuantumForget = "forget"
 
 var postQuantumPolicies = names{"default", "auto", "off", "required"}
