@@ -32,6 +32,7 @@ const (
 	fakeFreed    = "freed"    // finds its port in use when the link comes up, and free at the next Configure
 	fakeNoPort   = "noport"   // never notices that the link is up
 	fakeLostLink = "lostlink" // reports that u0 is absent, once it is
+	fakeOlder    = "older"    // does not report its settings
 )
 
 const fakeArg = "fake-daemon"
@@ -141,14 +142,18 @@ func newFakeDevice(mode, name string) *fakeDevice {
 func (d *fakeDevice) Stats() any {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	noticesLink := d.mode == fakeWorks || d.mode == fakeStubborn || d.mode == fakeLostLink
+	noticesLink := d.mode == fakeWorks || d.mode == fakeStubborn || d.mode == fakeLostLink || d.mode == fakeOlder
 	if _, err := hostnet.FindLink("u0"); err != nil && d.mode == fakeLostLink {
 		d.report.AbsentLinks = map[string]int{"u0": int(d.status.Peers[0].Endpoint.Scope)}
+	}
+	report := d.report
+	if d.mode == fakeOlder {
+		report.Settings, report.PostQuantum = nil, &config.PostQuantumReport{}
 	}
 	return struct {
 		Up bool `json:"up"`
 		deviceReport
-	}{d.opened || noticesLink && d.linkUp(), d.report}
+	}{d.opened || noticesLink && d.linkUp(), report}
 }
 
 func (d *fakeDevice) linkUp() bool {

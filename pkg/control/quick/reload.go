@@ -121,14 +121,14 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 	if known {
 		resetRemoved(&dev, saved.Settings.FileKeys)
 	}
-	device := syncDevice{configure{j.Name, j.Path, dev}, st, report}
+	device, notes := syncDevice{configure{j.Name, j.Path, dev}, st, report}, report.notes(j.Name)
 	if !known && j.netNS != 0 {
 		note := fmt.Sprintf("addresses, MTU, DNS and routes of %s stay as they are: it was moved to network namespace %s", j.Name, j.netNS)
-		return Reload{Steps: []Step{device}, Notes: []string{note}}, nil
+		return Reload{Steps: []Step{device}, Notes: append(notes, note)}, nil
 	}
 	if !known {
 		note := fmt.Sprintf("addresses, MTU, DNS and routes of %s stay as they are: reload changes them only if this version of `ropewalk up` brought the interface up", j.Name)
-		return Reload{Steps: []Step{device}, Notes: []string{note}}, nil
+		return Reload{Steps: []Step{device}, Notes: append(notes, note)}, nil
 	}
 	now, err := j.present()
 	if err != nil {
@@ -160,7 +160,7 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 		check.endpoints, check.mark = endpointsOf(planned), st.FwMark
 		steps = append(steps, check)
 	}
-	return Reload{Steps: append(steps, device), Notes: d.notes()}, nil
+	return Reload{Steps: append(steps, device), Notes: append(notes, d.notes()...)}, nil
 }
 
 // checkAfter returns the step that reads the result of a change back. There may be thousands of

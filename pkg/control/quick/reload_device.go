@@ -3,6 +3,7 @@
 package quick
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
@@ -47,4 +48,16 @@ type deviceReport struct {
 	Settings    map[string]string                 `json:"settings"` // by key, as a file has them
 	PostQuantum *config.PostQuantumReport         `json:"post_quantum"`
 	AbsentLinks map[string]int                    `json:"absent_links"`
+}
+
+// ropewalk reports whether the daemon is a ropewalk, of any version.
+func (r *deviceReport) ropewalk() bool { return r.Settings != nil || r.PostQuantum != nil }
+
+// notes says that the daemon is of a version that does not report its settings, so that reload does
+// not know which of them change.
+func (r *deviceReport) notes(link string) []string {
+	if r.Settings != nil || !r.ropewalk() {
+		return nil
+	}
+	return []string{fmt.Sprintf("the daemon of %s is older than this command and does not report its settings, so all settings of the file are applied: `ropewalk upgrade %s` replaces it", link, link)}
 }

@@ -140,6 +140,23 @@ func TestNamesAreNoChangeOfOtherDaemons(t *testing.T) {
 	}
 }
 
+func TestReloadNotesADaemonWithoutSettings(t *testing.T) {
+	h := newHost(t)
+	h.Daemon = fakeCommand(fakeOlder, h.Sockets)
+	i := h.open("wg0", strings.NewReplacer("MTU", "Spread = off\nMTU", "PublicKey", "# Name = laptop\nPublicKey").Replace(basic))
+	h.up(i)
+	change, err := h.PlanReload(t.Context(), i)
+	if err != nil || !slices.ContainsFunc(change.Notes, func(note string) bool { return strings.Contains(note, "`ropewalk upgrade wg0`") }) {
+		t.Errorf("got notes %q, error %v, want how to replace the daemon", change.Notes, err)
+	}
+	got := strings.Join(Commands(change.Steps), "\n")
+	for _, want := range []string{"Spread: off, was unknown", `name "laptop"`} { // the fake daemon keeps no names
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
+}
+
 func TestFailedReloadChangesNothing(t *testing.T) {
 	for name, edit := range edits() {
 		t.Run(name, func(t *testing.T) {

@@ -74,7 +74,7 @@ func (s syncDevice) ownDetails() (lines []string) {
 		switch {
 		case !given || reported && before == text:
 		case !reported:
-			lines = append(lines, fmt.Sprintf("%s: %s (applied live)", row.Name, text))
+			lines = append(lines, fmt.Sprintf("%s: %s, was unknown (applied live)", row.Name, text))
 		default:
 			lines = append(lines, fmt.Sprintf("%s: %s, was %s (applied live)", row.Name, text, before))
 		}
@@ -120,7 +120,7 @@ func (s syncDevice) peersAfter() map[noise.PublicKey]*config.PeerStatus {
 
 // applySection changes a peer by a section of the file. Other daemons than ropewalk have no names.
 func (s syncDevice) applySection(to *config.PeerStatus, p *config.Peer, owners map[netip.Prefix]*config.PeerStatus) {
-	named := s.report.Settings != nil
+	named := s.report.ropewalk()
 	if p.Name != nil && named {
 		to.Name = *p.Name
 	}
