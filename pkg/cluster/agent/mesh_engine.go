@@ -75,8 +75,8 @@ func (m *meshReconciler) configureEngine(d *desiredTunnel, st *engine.Status, un
 	m.handover.stop()
 	defer m.startHandover(d.saved.Peers)
 	whole := m.configuration(d)
-	if unusable == nil && st.PostQuantum == nil && d.postQuantum != config.PostQuantumRequired {
-		whole.PostQuantum = nil // the engine does not know it, and does without
+	if st.PostQuantum == nil && d.postQuantum != config.PostQuantumRequired {
+		whole.PostQuantum = nil // an engine that does not know it refuses the file, also one that is absent now
 	}
 	var unsaved error
 	if unusable == nil || errors.Is(unusable, engine.ErrAbsent) {
@@ -89,6 +89,9 @@ func (m *meshReconciler) configureEngine(d *desiredTunnel, st *engine.Status, un
 	}
 	m.have = st.Peers
 	changes, policy := m.changePostQuantum(d.postQuantum, st)
+	if policy != nil && st.PublicKey.IsZero() { // it has no tunnel, and gets none with a weaker policy
+		return changes, errors.Join(policy, unsaved)
+	}
 	n := 1
 	if isNew {
 		err = m.replaceConfiguration(whole, d, st)
@@ -148,6 +151,9 @@ func (m *meshReconciler) configuration(d *desiredTunnel) config.Device {
 // node's allowed IPs to the new key.
 func (m *meshReconciler) replaceConfiguration(whole config.Device, d *desiredTunnel, st *engine.Status) error {
 	m.handshakes.stop() // its peers are about to be replaced
+	if st.PostQuantum == nil {
+		whole.PostQuantum = nil // it does not know it
+	}
 	whole.Peers = mesh.Additions(mesh.AssignByHandshake(d.saved.Peers, st.Peers), st.Peers, m.sentEndpoints)
 	if err := m.engine.Configure(whole); err != nil {
 		return fmt.Errorf("configuring the tunnel %s: %w", m.cfg.Tunnel, err)
@@ -190,9 +196,12 @@ func (m *meshReconciler) changeDevice(whole *config.Device, want setup, st *engi
 }
 
 // changePostQuantum gives the engine another policy than its own, apart from settings that it may refuse. Its own may be of an earlier agent, or of
-// an engine that was told nothing.
+// an engine that was told nothing. An engine that does not know policies does without, which is an error if keys are required.
 func (m *meshReconciler) changePostQuantum(want config.PostQuantum, st *engine.Status) (changes int, err error) {
-	if st.PostQuantum == nil || st.PostQuantum.Policy.Or(config.DefaultPostQuantum) == want.Or(config.DefaultPostQuantum) {
+	switch has := st.PostQuantum; {
+	case has == nil && want == config.PostQuantumRequired:
+		return 0, fmt.Errorf("%w: it does not know post-quantum exchanges, which the mesh requires, update ropewalk-engine", engine.ErrOutdated)
+	case has == nil || has.Policy.Or(config.DefaultPostQuantum) == want.Or(config.DefaultPostQuantum):
 		return 0, nil
 	}
 	if err := m.engine.Configure(config.Device{Settings: config.Settings{PostQuantum: &want}}); err != nil {

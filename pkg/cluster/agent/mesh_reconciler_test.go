@@ -661,6 +661,46 @@ func TestRequiredDoesNotDependOnPort(t *testing.T) {
 	}
 }
 
+// TestAbsentEngineMayBeOlder: it would refuse a file with a key that it does not know, and stay absent. A required key is never left out.
+func TestAbsentEngineMayBeOlder(t *testing.T) {
+	for policy, want := range map[config.PostQuantum]bool{config.PostQuantumAuto: false, config.PostQuantumRequired: true} {
+		m, _, e := newTestMeshReconciler(t)
+		own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+		in := reconcileInput{nodes: []mesh.Node{own, other}, self: own, intent: &intent{cleartext: v1alpha1.CleartextAuto, postQuantum: policy}}
+		e.setAbsent(true)
+		if _, err := m.reconcile(t.Context(), in); !errors.Is(err, engine.ErrAbsent) || e.saved.PrivateKey == nil || (e.saved.PostQuantum != nil) != want {
+			t.Errorf("%s: %v, saved %v", policy, err, e.saved.PostQuantum)
+		}
+	}
+}
+
+// TestRequiredNamesAnOlderEngine: its peers follow the cluster, but it gets no tunnel if it has none.
+func TestRequiredNamesAnOlderEngine(t *testing.T) {
+	m, _, e := newTestMeshReconciler(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	want := intent{cleartext: v1alpha1.CleartextAuto, postQuantum: config.PostQuantumRequired}
+	in := reconcileInput{nodes: []mesh.Node{own, other}, self: own, intent: &want}
+	reconcile := func(peers int) {
+		t.Helper()
+		_, err := m.reconcile(t.Context(), in)
+		if st := m.prover.Outcome().Conditions[0]; !errors.Is(err, engine.ErrOutdated) || st.Reason != "EngineOutdated" || len(e.now().Peers) != peers {
+			t.Errorf("got %v, %+v, %d peers, want %d", err, st, len(e.now().Peers), peers)
+		}
+	}
+	reconcile(0)
+	in.intent = &intent{cleartext: v1alpha1.CleartextAuto}
+	m.mustReconcile(t, in)
+	in.intent, in.nodes = &want, append(in.nodes, meshNode(2, noise.PublicKey{2}))
+	reconcile(2)
+	if saved := e.saved.PostQuantum; saved == nil || *saved != want.postQuantum {
+		t.Errorf("saved %v", saved)
+	}
+	e.quantum = &config.PostQuantumReport{}
+	if m.mustReconcile(t, in); e.quantum.Policy != config.PostQuantumRequired {
+		t.Errorf("a newer engine has %s", e.quantum.Policy)
+	}
+}
+
 // TestPostQuantumFollowsTheMesh: an engine that does not know exchanges does without, unless they are required. One that was replaced gets the
 // policy again.
 func TestPostQuantumFollowsTheMesh(t *testing.T) {
