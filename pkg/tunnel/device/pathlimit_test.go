@@ -97,10 +97,13 @@ func TestRouteLookupsAreFew(t *testing.T) {
 func TestRouteLookupsOfManyPeersAreSpread(t *testing.T) {
 	a, _ := devicetest.Pair(t, devicetest.Options{})
 	now, millisecond := int64(time.Hour), int64(time.Millisecond)
-	for i := range int64(3000) {
+	for i := range int64(device.MaxPeers + 1) {
 		if got := a.ReserveLookUp(now); got != now+i*millisecond {
 			t.Fatalf("peer %d may look up its route after %v, want %d ms", i, time.Duration(got-now), i)
 		}
+	}
+	if got := a.ReserveLookUp(now); got != now { // no device has so many peers
+		t.Errorf("after the clock has gone back: got a turn after %v, want at once", time.Duration(got-now))
 	}
 	now += int64(time.Minute)
 	if got := a.ReserveLookUp(now); got != now {

@@ -11,7 +11,7 @@ import (
 // and a change of routes concerns all peers.
 const lookUpShare = int64(time.Millisecond)
 
-// maxPeers is the number of peers that a device may have.
+// maxPeers is device.MaxPeers.
 const maxPeers = 1 << 20
 
 // Turns gives the peers turns for lookups of their routes. It is safe for concurrent use.

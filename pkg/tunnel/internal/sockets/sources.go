@@ -97,7 +97,7 @@ func (s *Sources) Planned(plan []uint16, ports spread.Ports, opened *int) []uint
 	return list
 }
 
-// Len returns the number of sources that are open.
+// Len returns the number of sources that are open, 0 without a port.
 func (s *Sources) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +105,7 @@ func (s *Sources) Len() int {
 }
 
 func (s *Sources) openPorts() (list []uint16) {
-	for source := 1; s.port.Source(source) != 0; source++ {
+	for source := 1; s.port != nil && s.port.Source(source) != 0; source++ {
 		list = append(list, s.port.Source(source))
 	}
 	return list
