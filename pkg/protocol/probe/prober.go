@@ -124,7 +124,7 @@ func (p *Prober) Start(now int64, sizes Sizes) {
 		p.SetSources(0)
 	}
 	if p.Search.Start(now, sizes); p.state != Complete {
-		p.trains = trains{enabled: p.trains.enabled, id: p.trains.id}
+		p.trains = trains{enabled: p.trains.enabled, sent: p.trains.sent}
 	}
 }
 
@@ -143,7 +143,7 @@ func (p *Prober) Refill() { p.budget, p.retryAt, p.pause = budget{}, 0, minRetry
 // Unanswered notes that the peer has not answered data: each message that is missing counts.
 func (p *Prober) Unanswered() {
 	p.urgent, p.strict = true, true
-	p.RetestTrains()
+	p.doubtTrains()
 }
 
 // Block blocks a source until a message from it arrives, or from any if all are blocked.
@@ -312,7 +312,7 @@ func (p *Prober) Reported(now int64, r *Report, tx *Sent) (changed bool) {
 		partial := arrived > 0 && missing > 0
 		if (partial && x.partial || arrived > 0 && x.misses > 0) && p.budget.has(firstUse) {
 			p.doubt(now, i) // large messages may be lost
-			p.RetestTrains()
+			p.doubtTrains()
 		}
 		x.partial = partial
 		if i > 0 {

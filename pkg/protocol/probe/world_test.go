@@ -64,7 +64,7 @@ type stream struct {
 	next   int64
 	until  int64
 	lost   int
-	copies int // packets sent at once
+	copies int // packets sent at once, in a train if there are several
 }
 
 func newWorld(t *testing.T, sources int, seed uint64) *world {
@@ -159,7 +159,7 @@ func (w *world) data(f *stream) {
 	if w.timer == 0 {
 		w.timer = w.now + 10*second
 	}
-	if !w.send(path, size, nil) {
+	if !w.carried(path, size, w.trains || f.copies == 1, nil) {
 		f.lost++
 	}
 	if at := w.wake[path]; path > 0 && at != 0 && int32(w.sent.On[path]-at) >= 0 {
@@ -168,14 +168,14 @@ func (w *world) data(f *stream) {
 	}
 }
 
-// carried sends a message, which is lost in any case unless ok.
-func (w *world) carried(path, size int, ok bool, then func()) {
+// carried is send of a message that is lost in any case unless ok.
+func (w *world) carried(path, size int, ok bool, then func()) bool {
 	if ok {
-		w.send(path, size, then)
-		return
+		return w.send(path, size, then)
 	}
 	w.sent.All++
 	w.sent.On[path]++
+	return false
 }
 
 // send sends a message, and reports whether it will arrive.
