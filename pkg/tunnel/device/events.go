@@ -39,7 +39,7 @@ func (d *Device) RoutesChanged() {
 		if !p.mtu.sourceRouteKnown(d.clock()) {
 			p.location.clearSource()
 		}
-		p.probing.retestTrains()
+		p.probing.retest = true
 		p.mu.Unlock()
 		p.requestRoute()
 	}

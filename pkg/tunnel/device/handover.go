@@ -310,7 +310,7 @@ func (p *Peer) saveState() PeerState {
 		PublicKey: p.key, Name: p.nameText(), PresharedKey: Secret(h.psk), Keepalive: p.timers.keepalive,
 		AllowedIPs: p.dev.engine.Routes.Prefixes(p.engine), LastHandshake: h.completedAt,
 		LastAccepted: Timestamp(h.lastAccepted), LastSent: Timestamp(h.lastSent), LastAcceptedAt: h.lastAcceptedAt, Hello: p.handover.restored,
-		PathMTU: p.mtu.saved(), PostQuantum: p.quantum.own, Exchanges: p.quantum.save(),
+		PathMTU: p.mtu.saved(), TrainsLost: p.probing.trainsLost, PostQuantum: p.quantum.own, Exchanges: p.quantum.save(),
 	}
 	if p.running {
 		s.Hello = p.hello.save()
@@ -336,6 +336,7 @@ func (p *Peer) restore(s *PeerState) {
 	h.clock.Resume(h.lastSent)
 	p.handover.restored = s.Hello
 	p.quantum.restore(s.Exchanges)
+	p.probing.trainsLost = s.TrainsLost
 	if s.PathMTU > 0 || p.probing.prober != nil { // the next search begins with it
 		p.probing.get().Resume(int(s.PathMTU))
 	}

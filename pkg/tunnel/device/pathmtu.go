@@ -32,6 +32,7 @@ type pathMTU struct {
 func (m *pathMTU) update(now int64) {
 	p := m.peer
 	to, mtu := p.engine.Endpoint.Load(), int(p.dev.mtu.Load())
+	p.probing.limitTrains()
 	if to == nil || mtu <= 0 {
 		m.stop()
 		return
@@ -157,6 +158,7 @@ func (m *pathMTU) lookUpRoute(now int64) {
 		return
 	}
 	m.update(now) // for the overhead
+	p.probing.retestTrains()
 	r := m.lookUp(to)
 	p.location.checkLoop(p.engine.Endpoint.Load())
 	m.setRoute(r)

@@ -132,6 +132,7 @@ func (p *Peer) stop() {
 	p.sessions.erase()
 	p.quantum.machine.Load().Erase()
 	p.mtu.forget()
+	p.probing.unlimitTrains()
 	p.location.forgetLoop()
 	p.handshake.endAttempt()
 	p.handshake.initiateAt = 0

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/probe"
@@ -149,7 +150,7 @@ func (b *probing) run(now int64) {
 // blockSources has the flows of blocked sources leave from the listen port, and reports the change. The caller holds mu.
 func (b *probing) blockSources() {
 	p := b.peer
-	b, s := b, p.engine.Spread.Load()
+	s := p.engine.Spread.Load()
 	if s == nil || !s.SharesCounts(b.spread) {
 		return
 	}
@@ -181,7 +182,9 @@ func (b *probing) resumeBlocked(blocked []uint16) {
 
 // probing tests the paths to one peer with probes, if the peer answers them. Peer.mu guards it.
 type probing struct {
-	trainsLost bool // the last result of a test of trains
+	trainsLost bool       // the last result of a test of trains on this path
+	limit      trainLimit // that the port has for it
+	retest     bool       // routes have changed: test trains in the turn of the next lookup
 	peer       *Peer
 	queue      probeQueue     // from lanes, without a lock
 	echo       *echoState     // nil before the first ProbePeer
@@ -259,7 +262,7 @@ func (b *probing) ports() (ports []uint16) {
 // counts by other ports. The caller holds mu.
 func (b *probing) updateSources() {
 	p := b.peer
-	b, s := b, p.engine.Spread.Load()
+	s := p.engine.Spread.Load()
 	if s != nil && (len(s.Sources()) == 0 || p.hello.exchange.NAT != nil) {
 		s = nil
 	}
@@ -337,22 +340,32 @@ const echoWait = int64(time.Second)
 // echoSize is the size of a probe with WireGuard's padding.
 const echoSize = wire.PaddingMultiple
 
-// applyTrains passes the result of a test of trains to the port. The caller holds mu.
+// trainLimit is a limit that a port has by SetTrainsLost. The zero trainLimit is none.
+type trainLimit struct {
+	port underlay.TrainLimiter
+	to   underlay.Destination
+}
+
+// applyTrains applies the result of a test of trains. The caller holds mu.
 func (b *probing) applyTrains() {
 	p := b.peer
-	limiter, to, lost := p.dev.outer.trainLimiter(), p.engine.Endpoint.Load(), b.prober.TrainsLost()
-	if limiter == nil || to == nil {
+	to, lost := p.engine.Endpoint.Load(), b.prober.TrainsLost()
+	if to == nil {
 		return
 	}
-	limiter.SetTrainsLost(to, p.engine.Number, lost)
-	if lost == b.trainsLost {
-		return
-	}
+	same := lost == b.trainsLost
 	b.trainsLost = lost
+	limited := b.limitTrains()
+	if same {
+		return
+	}
 	log := p.log().With("peer", p.key, "endpoint", to.Dst)
 	switch {
 	case !p.dev.pathMTULog.Allow(p.dev.clock(), time.Minute):
-		log.Log(context.Background(), slog.LevelDebug, "trains to peer changed", "lost", lost)
+		log.Log(context.Background(), slog.LevelDebug, "trains to peer changed", "lost", lost, "limited", limited)
+	case lost && !limited:
+		log.Warn("trains of datagrams (UDP GSO) to peer are lost on the way while single ones arrive, and to too many others: " +
+			"its bulk data is lost (doctor: fast-udp)")
 	case lost:
 		log.Warn("trains of datagrams (UDP GSO) to peer are lost on the way while single ones arrive, sending single ones: " +
 			"the kernel, a network device or the hypervisor divides trains wrongly (doctor: fast-udp)")
@@ -361,9 +374,40 @@ func (b *probing) applyTrains() {
 	}
 }
 
-// retestTrains requests another test: the host's routes or links have changed. The caller holds mu.
+// limitTrains has the port send single datagrams to the peer if trains are lost, and reports whether it does. After a change of
+// the peer's address it is unknown whether they are. The caller holds mu.
+func (b *probing) limitTrains() bool {
+	p, old := b.peer, b.limit
+	if !b.trainsLost && old.port == nil {
+		return false
+	}
+	at := trainLimit{port: p.dev.outer.trainLimiter()}
+	if to := p.engine.Endpoint.Load(); to != nil {
+		at.to = to.Destination()
+	}
+	moved := old.port != nil && old.to != at.to
+	if b.trainsLost = b.trainsLost && !moved; moved || !b.trainsLost {
+		b.unlimitTrains()
+	}
+	if !b.trainsLost || !p.running || at.port == nil || !at.port.SetTrainsLost(at.to, true) {
+		return false
+	}
+	b.limit = at
+	return true
+}
+
+// unlimitTrains ends the limit of trains. The caller holds mu.
+func (b *probing) unlimitTrains() {
+	if old := b.limit; old.port != nil {
+		b.limit = trainLimit{}
+		old.port.SetTrainsLost(old.to, false)
+	}
+}
+
+// retestTrains requests another test of trains if that is due. The caller holds mu.
 func (b *probing) retestTrains() {
-	if b.active() {
+	if b.retest && b.active() {
 		b.prober.RetestTrains()
 	}
+	b.retest = false
 }

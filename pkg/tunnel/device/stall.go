@@ -70,7 +70,7 @@ func (w *loopWatch) check(current engine.Progress, elapsed, limit int64) bool {
 
 // check looks for stalls if that is due. The caller holds no lock.
 func (w *stallWatch) check() {
-	now, w := w.dev.clock(), w
+	now := w.dev.clock()
 	due := w.due.Load()
 	if now < due || !w.due.CompareAndSwap(due, now+stallInterval) {
 		return

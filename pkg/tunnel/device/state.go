@@ -50,6 +50,8 @@ type PeerState struct {
 	Hello          *HelloResult `json:"hello"` // nil without a session
 	// PathMTU is the limit of the last search in bytes, 0 if nothing was too large.
 	PathMTU uint16 `json:"path_mtu"`
+	// TrainsLost says that trains to the peer are lost on the way. A release that does not know it can take over other tunnels.
+	TrainsLost bool `json:"trains_lost,omitempty"`
 	// PostQuantum is the peer's policy, and Exchanges the result of post-quantum exchanges, nil for none. A release that does not know them can take over
 	// tunnels without. The policy of the device is not encoded either if it is the default.
 	PostQuantum config.PostQuantum `json:"post_quantum,omitempty"`

@@ -26,8 +26,8 @@ const (
 	groups = fragmentGroup + 1
 )
 
-// ownSendBuffer is the send buffer of each of these sockets in bytes. Probes are single datagrams,
-// and packets that are fragmented are at most 1,280 bytes long.
+// ownSendBuffer is the send buffer of each of these sockets in bytes. Probes are one or two
+// datagrams, and packets that are fragmented are at most 1,280 bytes long.
 const ownSendBuffer = 256 << 10
 
 // errNoProbeSocket is the error of a run with DontFragment that no socket of the group can send.

@@ -3,6 +3,7 @@
 package udp
 
 import (
+	"maps"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -24,16 +25,16 @@ const (
 	// maxPathsWithoutGSO is the number of destinations without UDP GSO from which it is not tried
 	// for any. The device that refuses it then carries most of the traffic.
 	maxPathsWithoutGSO = maxPaths / 2
-	// lostLifetime is the time after which a limit of SetTrainsLost is forgotten. Its caller tests the path again much earlier.
-	lostLifetime = 24 * time.Hour
+	// maxPathsLosingTrains is the maximum number of destinations to which trains are lost. The caller of SetTrainsLost tests them
+	// again and again, so they do not count as destinations without UDP GSO.
+	maxPathsLosingTrains = 4 * maxPaths
 	// unlimited is larger than all datagrams.
 	unlimited = math.MaxInt
 )
 
 // pathLimit describes what the kernel has refused to send to a destination.
 type pathLimit struct {
-	train    sizeLimit // of the datagrams in trains; 1 byte if the device cannot do UDP GSO, or loses them
-	lost     bool      // by SetTrainsLost
+	train    sizeLimit // of the datagrams in trains; 1 byte if the device cannot do UDP GSO
 	datagram sizeLimit // of single datagrams
 	peer     uint16    // Run.Peer of the run that was refused first
 }
@@ -58,7 +59,6 @@ func (l pathLimit) at(now time.Time) pathLimit {
 			*s = sizeLimit{bytes: unlimited}
 		}
 	}
-	l.lost = l.lost && l.train.bytes < unlimited
 	return l
 }
 
@@ -93,9 +93,9 @@ func (l *sizeLimit) lower(o sizeLimit) {
 // pathTable is an immutable snapshot of the limits, of which some may have ended.
 type pathTable struct {
 	limits     map[underlay.Destination]pathLimit
-	least      pathLimit // the smallest sizes, and the earliest ends
-	withoutGSO int       // destinations without UDP GSO
-	lost       int       // the number of these by SetTrainsLost
+	least      pathLimit                         // the smallest sizes, and the earliest ends, of limits
+	withoutGSO int                               // destinations without UDP GSO
+	lost       map[underlay.Destination]struct{} // those to which trains are lost
 }
 
 // limit returns the limits of a destination.
@@ -107,7 +107,7 @@ func (t *pathTable) limit(to *underlay.Endpoint) pathLimit {
 	if !ok {
 		l = noLimit
 	}
-	if t.withoutGSO >= maxPathsWithoutGSO {
+	if _, lost := t.lost[to.Destination()]; lost || t.withoutGSO >= maxPathsWithoutGSO {
 		l.train.bytes = 1
 	}
 	return l
@@ -132,7 +132,7 @@ func hasOwnFragmentOption(r *underlay.Run) bool { return r.DontFragment || r.May
 // refuses reports whether a limit applies to a run. Runs below all limits cost no lookup.
 func (t *pathTable) refuses(r *underlay.Run) bool {
 	size := r.LargestDatagram()
-	if t == nil || !t.least.refuses(size, r.Segments) {
+	if t == nil || !t.least.refuses(size, r.Segments) && (r.Segments == 1 || len(t.lost) == 0) {
 		return false
 	}
 	l := t.limitOf(r)
@@ -141,8 +141,9 @@ func (t *pathTable) refuses(r *underlay.Run) bool {
 
 // pathLimits holds the limits of a Port, for all of its senders. While there is none, reading costs one atomic load.
 type pathLimits struct {
-	table atomic.Pointer[pathTable] // nil for no limits
-	mu    sync.Mutex                // held to replace table
+	table atomic.Pointer[pathTable]         // nil for no limits
+	mu    sync.Mutex                        // held to replace table, guards lost
+	lost  map[underlay.Destination]struct{} // of the next table; replaced, not changed
 	now   func() time.Time
 }
 
@@ -161,47 +162,36 @@ func (p *pathLimits) current() *pathTable {
 	return p.replace(now, func(map[underlay.Destination]pathLimit) {})
 }
 
-// withoutGSO returns the number of destinations without UDP GSO, and of those to which trains are lost among them.
-func (p *pathLimits) withoutGSO() (all, lost int) {
+// withoutGSO returns the number of destinations without UDP GSO, and the number of those to which trains are lost.
+func (p *pathLimits) withoutGSO() (refused, lost int) {
 	if t := p.current(); t != nil {
-		return t.withoutGSO, t.lost
+		return t.withoutGSO, len(t.lost)
 	}
 	return 0, 0
 }
 
 // SetTrainsLost implements underlay.TrainLimiter.
-func (p *Port) SetTrainsLost(to *underlay.Endpoint, peer uint16, lost bool) {
-	p.paths.setLost(to, peer, lost)
+func (p *Port) SetTrainsLost(to underlay.Destination, lost bool) bool {
+	return p.paths.setLost(to, lost)
 }
 
-func (p *pathLimits) setLost(to *underlay.Endpoint, peer uint16, lost bool) {
-	if !lost && p.table.Load() == nil {
-		return
-	}
+func (p *pathLimits) setLost(to underlay.Destination, lost bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now, key := p.now(), to.Destination()
-	if t := p.table.Load(); lost && t != nil && t.isFull(key, now) {
-		return
+	switch _, known := p.lost[to]; {
+	case known == lost:
+		return true
+	case lost && len(p.lost) >= maxPathsLosingTrains:
+		return false
 	}
-	p.replace(now, func(limits map[underlay.Destination]pathLimit) {
-		l, known := limits[key]
-		switch {
-		case lost:
-			if !known {
-				makeRoom(limits, peer)
-				l = noLimit
-				l.peer = peer
-			}
-			l.lost, l.train = true, sizeLimit{1, now.Add(lostLifetime)}
-			limits[key] = l
-		case l.lost:
-			l.lost, l.train = false, noLimit.train
-			if limits[key] = l; l.ended() {
-				delete(limits, key)
-			}
-		}
-	})
+	next := map[underlay.Destination]struct{}{}
+	maps.Copy(next, p.lost)
+	if next[to] = struct{}{}; !lost {
+		delete(next, to)
+	}
+	p.lost = next
+	p.replace(p.now(), func(map[underlay.Destination]pathLimit) {})
+	return true
 }
 
 // add notes the sizes of a refused train and of a refused datagram of a run, and returns the limits with them.
@@ -277,7 +267,7 @@ func (t *pathTable) isFull(key underlay.Destination, now time.Time) bool {
 
 // replace stores and returns the limits that have not ended, after a change. The caller holds mu.
 func (p *pathLimits) replace(now time.Time, change func(limits map[underlay.Destination]pathLimit)) *pathTable {
-	next := &pathTable{limits: map[underlay.Destination]pathLimit{}, least: noLimit}
+	next := &pathTable{limits: map[underlay.Destination]pathLimit{}, least: noLimit, lost: p.lost}
 	if t := p.table.Load(); t != nil {
 		for d, l := range t.limits {
 			if l = l.at(now); !l.ended() {
@@ -292,11 +282,8 @@ func (p *pathLimits) replace(now time.Time, change func(limits map[underlay.Dest
 		if l.train.bytes == 1 {
 			next.withoutGSO++
 		}
-		if l.lost {
-			next.lost++
-		}
 	}
-	if len(next.limits) == 0 {
+	if len(next.limits)+len(next.lost) == 0 {
 		next = nil
 	}
 	p.table.Store(next)

@@ -275,10 +275,10 @@ func TestSinglyHeldRunsReportDatagramsSent(t *testing.T) {
 
 func TestLostTrainsAreSentSinglyExceptTests(t *testing.T) {
 	k := &faultyKernel{verdict: refuseTrains('-', 0)}
-	p, l, now := limitedLane(t, k)
-	to := runTo(1, 1, 'a').To
-	p.SetTrainsLost(to, 1, false) // has no effect
-	p.SetTrainsLost(to, 1, true)
+	p, l, _ := limitedLane(t, k)
+	to := runTo(1, 1, 'a').To.Destination()
+	p.SetTrainsLost(to, false) // has no effect
+	p.SetTrainsLost(to, true)
 	if sizes, calls := sendOnce(t, l, k, runTo(1, 3, 'a'), runTo(2, 3, 'b')); calls != 1 || !slices.Equal(sizes, []int{10, 10, 10, 30}) {
 		t.Errorf("sent messages of %v in %d calls, want single datagrams to the first destination alone", sizes, calls)
 	}
@@ -294,14 +294,47 @@ func TestLostTrainsAreSentSinglyExceptTests(t *testing.T) {
 	if f := p.Features(); f.DestinationsLosingTrains != 1 {
 		t.Errorf("after a change of routes: features %+v, want the limit to hold until a test", f)
 	}
-	p.SetTrainsLost(to, 1, false)
+	p.SetTrainsLost(to, false)
 	if sizes, _ := sendOnce(t, l, k, runTo(1, 3, 'a')); !slices.Equal(sizes, []int{30}) || p.paths.table.Load() != nil {
 		t.Errorf("afterwards messages of %v, want a train, and no limit", sizes)
 	}
-	p.SetTrainsLost(to, 1, true)
-	*now = now.Add(lostLifetime)
-	if f := p.Features(); f.DestinationsLosingTrains != 0 || p.paths.table.Load() != nil {
-		t.Errorf("after a day: features %+v, want no limit", f)
+}
+
+// TestManyLostTrainsLeaveOthersTrains has so many peers lose trains, and then the table of them be full.
+func TestManyLostTrainsLeaveOthersTrains(t *testing.T) {
+	k := &faultyKernel{verdict: refuseTrains('x', unix.EIO)}
+	p, l, now := limitedLane(t, k)
+	_, _, to := limitsAt()
+	for i := range maxPathsLosingTrains {
+		if !p.SetTrainsLost(to(i).Destination(), true) {
+			t.Fatalf("destination %d has no room", i)
+		}
+	}
+	if p.SetTrainsLost(to(maxPathsLosingTrains).Destination(), true) || !p.SetTrainsLost(to(0).Destination(), true) {
+		t.Error("want no room for one more destination, and room for a known one")
+	}
+	if f := p.Features(); !f.GSO || f.DestinationsLosingTrains != maxPathsLosingTrains || f.DestinationsWithoutGSO != 0 {
+		t.Errorf("features %+v, want GSO", f)
+	}
+	other := underlay.Run{To: to(maxPathsLosingTrains), Parts: [][]byte{bytes.Repeat([]byte{'a'}, 30)}, SegSize: 10, Segments: 3}
+	if sizes, _ := sendOnce(t, l, k, other); !slices.Equal(sizes, []int{30}) {
+		t.Errorf("sent messages of %v to another destination, want a train", sizes)
+	}
+	refused := other
+	refused.Parts = [][]byte{bytes.Repeat([]byte{'x'}, 30)}
+	sendOnce(t, l, k, refused)
+	if _, calls := sendOnce(t, l, k, refused); calls != 1 {
+		t.Errorf("sent to a device without GSO in %d calls, want 1", calls)
+	}
+	*now = now.Add(pathLifetime)
+	if f := p.Features(); f.DestinationsWithoutGSO != 0 || f.DestinationsLosingTrains != maxPathsLosingTrains {
+		t.Errorf("after the refusal's end: features %+v, want lost trains", f)
+	}
+	for i := range maxPathsLosingTrains {
+		p.SetTrainsLost(to(i).Destination(), false)
+	}
+	if p.paths.table.Load() != nil {
+		t.Error("the table is still there")
 	}
 }
 
@@ -309,7 +342,7 @@ func TestArrivingTrainsKeepRefusedLimit(t *testing.T) {
 	k := &faultyKernel{verdict: refuseTrains('x', unix.EIO)}
 	p, l, _ := limitedLane(t, k)
 	sendOnce(t, l, k, runTo(1, 3, 'x'))
-	p.SetTrainsLost(runTo(1, 1, 'x').To, 1, false)
+	p.SetTrainsLost(runTo(1, 1, 'x').To.Destination(), false)
 	if f := p.Features(); f.DestinationsWithoutGSO != 1 {
 		t.Errorf("features %+v, want the limit that the kernel caused", f)
 	}

@@ -186,7 +186,7 @@ func (p *Port) LocalPort() uint16 { return p.port }
 func (p *Port) Features() underlay.Features {
 	n, lost := p.paths.withoutGSO()
 	return underlay.Features{
-		GSO: p.gso && n < maxPathsWithoutGSO, DestinationsWithoutGSO: n - lost, DestinationsLosingTrains: lost, GRO: p.gro, IPv4: true, IPv6: p.family == unix.AF_INET6, Select: p.selects.Load(), Filter: p.filter,
+		GSO: p.gso && n < maxPathsWithoutGSO, DestinationsWithoutGSO: n, DestinationsLosingTrains: lost, GRO: p.gro, IPv4: true, IPv6: p.family == unix.AF_INET6, Select: p.selects.Load(), Filter: p.filter,
 		DontFragment: p.dontFragment.Load(),
 	}
 }

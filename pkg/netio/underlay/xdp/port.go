@@ -119,11 +119,10 @@ func (p *Port) SetFragments(permitted bool) error {
 // RoutesChanged implements underlay.Port. The paths of AF_XDP follow the host's routes by themselves.
 func (p *Port) RoutesChanged() { p.udp.RoutesChanged() }
 
-// SetTrainsLost implements underlay.TrainLimiter.
-func (p *Port) SetTrainsLost(to *underlay.Endpoint, peer uint16, lost bool) {
-	if udp, ok := p.udp.(underlay.TrainLimiter); ok {
-		udp.SetTrainsLost(to, peer, lost)
-	}
+// SetTrainsLost implements underlay.TrainLimiter. AF_XDP has no trains. Tests leave from the UDP socket (SendRun).
+func (p *Port) SetTrainsLost(to underlay.Destination, lost bool) bool {
+	udp, ok := p.udp.(underlay.TrainLimiter)
+	return ok && udp.SetTrainsLost(to, lost)
 }
 
 // SetLoop implements underlay.Port. A frame of AF_XDP leaves by a network device.
