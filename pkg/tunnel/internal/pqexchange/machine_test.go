@@ -59,6 +59,17 @@ func TestPeerWithoutMachineTakesNoPart(t *testing.T) {
 	}
 }
 
+// TestRestoreWithoutPolicyHasThePast: auto may be inactive. The process before may have forgotten the
+// past after its first state.
+func TestRestoreWithoutPolicyHasThePast(t *testing.T) {
+	m := pqexchange.New(noise.PublicKey{1}, noise.PublicKey{2})
+	for _, had := range []time.Time{time.Unix(1, 0), {}} {
+		if m.Restore([]postquantum.Entry{{ID: 1}}, had); len(m.Keys()) != 0 || m.Had() != had {
+			t.Errorf("got %d keys and %v, want none and %v", len(m.Keys()), m.Had(), had)
+		}
+	}
+}
+
 func TestRequiredSessionWithoutKeyExpires(t *testing.T) {
 	m := pqexchange.New(noise.PublicKey{1}, noise.PublicKey{2})
 	m.SetPolicy(config.PostQuantumRequired)
