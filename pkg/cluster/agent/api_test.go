@@ -29,6 +29,7 @@ type fakeAPI struct {
 	external      *collection            // RopewalkPeers
 	meshes        *collection            // RopewalkMeshes
 	undeclared    atomic.Pointer[string] // a field that the CRDs lack; nil: none
+	published     atomic.Pointer[[]byte] // the OpenAPI document of the CRDs; nil: none
 	unprotected   atomic.Bool            // no policy keeps agents from writing for other nodes
 	refusal       atomic.Int32           // the answer to an announcement; 0: it is taken
 	nodeReads     atomic.Int64
@@ -67,6 +68,13 @@ func (a *fakeAPI) handler() http.Handler {
 	m.HandleFunc("GET /apis/"+v1alpha1.GroupVersion().String()+"/"+v1alpha1.MeshResource, a.meshes.watch)
 	m.HandleFunc("PATCH "+own+"/{name}", a.patchOwners)
 	m.HandleFunc("POST "+eventsPath, a.addEvent)
+	m.HandleFunc("GET /openapi/v3/apis/"+v1alpha1.GroupVersion().String(), func(w http.ResponseWriter, r *http.Request) {
+		if text := a.published.Load(); text != nil {
+			_, _ = w.Write(*text)
+		} else {
+			http.NotFound(w, r)
+		}
+	})
 	return m
 }
 

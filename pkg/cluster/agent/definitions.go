@@ -4,14 +4,17 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/announce"
@@ -40,8 +43,9 @@ func isFieldUndeclared(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "field not declared in schema")
 }
 
-// checkDefinitions returns errOutdatedCRD if the API server would refuse a field, or has no announcements. It asks by dry runs of full objects, until
-// one agent was answered. An error that says nothing of the CRDs is none here: a write fails by it, too.
+// checkDefinitions returns errOutdatedCRD if the API server would refuse a field, has no announcements, or drops a field of the RopewalkMesh. It asks by
+// dry runs of full objects, until one agent was answered, and for the schema of the RopewalkMesh, which no agent may write. An error that says nothing of
+// the CRDs is none here: a write fails by it, too.
 func (a *Agent) checkDefinitions(ctx context.Context, n *node) error {
 	d := &a.definitions
 	if d.checked || time.Now().Before(d.due) {
@@ -56,8 +60,67 @@ func (a *Agent) checkDefinitions(ctx context.Context, n *node) error {
 	case isFieldUndeclared(status):
 		return d.wait(status)
 	}
-	*d = definitions{checked: announced == nil && status == nil}
+	var lacks string
+	var read error
+	if a.cluster.mesh != nil {
+		lacks, read = c.undeclaredInMesh(ctx)
+	}
+	if lacks != "" {
+		return d.wait(fmt.Errorf("the CRD of the RopewalkMesh lacks %s, so that the API server drops its value", lacks))
+	}
+	*d = definitions{checked: announced == nil && status == nil && (read == nil || apierrors.IsNotFound(read) || apierrors.IsForbidden(read))}
 	return nil
+}
+
+// openSchema is the part of an OpenAPI schema that has fields.
+type openSchema struct {
+	Properties map[string]*openSchema `json:"properties"`
+	Items      *openSchema            `json:"items"`
+}
+
+// undeclaredInMesh returns a field of a RopewalkMesh's spec that the API server does not know; "": none, or it publishes no schema of a RopewalkMesh.
+func (c *client) undeclaredInMesh(ctx context.Context) (field string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, apiWriteTimeout)
+	defer cancel()
+	body, err := c.own.Get().AbsPath("/openapi/v3/apis/"+v1alpha1.GroupVersion().String()).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw()
+	var published struct {
+		Components struct {
+			Schemas map[string]*openSchema `json:"schemas"`
+		} `json:"components"`
+	}
+	if err == nil {
+		err = json.Unmarshal(body, &published)
+	}
+	if err != nil {
+		return "", err
+	}
+	for name, s := range published.Components.Schemas {
+		if strings.HasSuffix(name, "."+v1alpha1.MeshKind) && s != nil && s.Properties["spec"] != nil {
+			return s.Properties["spec"].lacks(reflect.TypeFor[v1alpha1.MeshSpec](), "spec"), nil
+		}
+	}
+	return "", nil
+}
+
+// lacks returns the path of a field of a type that a schema does not have; "": it has all.
+func (s *openSchema) lacks(t reflect.Type, path string) string {
+	switch {
+	case s == nil:
+		return path
+	case t.Kind() == reflect.Pointer:
+		return s.lacks(t.Elem(), path)
+	case t.Kind() == reflect.Slice:
+		return s.Items.lacks(t.Elem(), path)
+	case t.Kind() != reflect.Struct:
+		return ""
+	}
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if missing := s.Properties[name].lacks(t.Field(i).Type, path+"."+name); missing != "" {
+			return missing
+		}
+	}
+	return ""
 }
 
 // wait returns that the CRDs are outdated, until the next check. The agent's retries come more often.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"os"
 	"reflect"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
@@ -152,6 +154,34 @@ func TestOutdatedCRDStopsChanges(t *testing.T) {
 		expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
 		if st, err := api.status("a"); err != nil || len(st.Conditions) < 5 || st.Conditions[0].Status != metav1.ConditionTrue || network.routing == nil || api.announcements.size() != 1 {
 			t.Errorf("%s: after the update of the CRDs: %+v, %v", field, st, err)
+		}
+	}
+}
+
+// TestDroppedFieldOfMeshStopsChanges: the API server drops a field that the CRD lacks, such as a policy, and the agent reads none.
+func TestDroppedFieldOfMeshStopsChanges(t *testing.T) {
+	current, err := os.ReadFile("../../../deploy/crd/ropewalk.io_ropewalkmeshes.yaml")
+	expect.NoError(t, err)
+	for path, name := range map[string]string{"": "", "spec.postQuantum": "postQuantum", "spec.nodeEncryption.clearNodes.matchLabels": "matchLabels", "spec.pools.mtu": "mtu"} {
+		text := strings.ReplaceAll(string(current), name+":\n", "older"+name+":\n")
+		if name == "" {
+			text = string(current)
+		}
+		var crd struct {
+			Spec struct {
+				Versions []struct {
+					Schema map[string]json.RawMessage
+				}
+			}
+		}
+		expect.NoError(t, yaml.Unmarshal([]byte(text), &crd))
+		published, err := json.Marshal(map[string]any{"components": map[string]any{"schemas": map[string]any{"io.ropewalk.v1alpha1.RopewalkMesh": crd.Spec.Versions[0].Schema["openAPIV3Schema"]}}})
+		expect.NoError(t, err)
+		a, api, network := newSyncedAgent(t, nil, ownedByNodeA())
+		api.published.Store(&published)
+		err = a.reconcile(t.Context(), clusterChanged)
+		if outdated := errors.Is(err, errOutdatedCRD); outdated != (path != "") || outdated != (network.routing == nil) || outdated && !strings.Contains(err.Error(), path+",") {
+			t.Errorf("%q: got %v, routing %+v", path, err, network.routing)
 		}
 	}
 }
