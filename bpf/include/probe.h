@@ -184,17 +184,13 @@ INLINE void note_heard(const struct peer_key *from, be16 port)
 	struct source_key key = {.listen_port = from->listen_port};
 	u16 heard = host16(port);
 	struct source *source;
-	u64 *word, bit = 1ULL << heard % 64;
 
 	if (port.raw == from->port.raw)
 		return;
 	__builtin_memcpy(key.address, from->address, sizeof(key.address));
 	source = bpf_map_lookup_elem(&sources, &key);
-	if (!source)
-		return;
-	word = &source->heard[heard % HEARD_PORTS / 64];
-	if (!(*word & bit)) /* so that it is seldom written, and user space seldom meanwhile */
-		*word |= bit;
+	if (source)
+		source->heard[heard % HEARD_PORTS / 64] |= 1ULL << heard % 64;
 }
 
 /* Records the answer to a probe. Returns whether the probe was outstanding. */
