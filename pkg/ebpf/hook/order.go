@@ -94,6 +94,15 @@ func (h Hook) list(own ebpf.ProgramID) (all []Neighbour, at int, err error) {
 	return all, slices.IndexFunc(all, func(n Neighbour) bool { return n.Program == own }), err
 }
 
+// HasTCX reports whether the kernel has tcx (Linux 6.6) and the process may use it.
+func HasTCX() bool {
+	_, err := link.QueryPrograms(link.QueryOptions{Target: loopback, Attach: ebpf.AttachTCXIngress})
+	return err == nil
+}
+
+// loopback is the index of lo in each network namespace (net/core/dev.c).
+const loopback = 1
+
 func (h Hook) tcxPrograms() (list []Neighbour, err error) {
 	result, err := link.QueryPrograms(link.QueryOptions{Target: h.Device, Attach: h.tcxType()})
 	if errors.Is(err, ebpf.ErrNotSupported) || isGone(err) {

@@ -3,6 +3,7 @@
 package spreader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,7 +142,7 @@ func (c *change) step(name string) error {
 }
 
 func (c *change) apply() error {
-	if err := errors.Join(c.followNames(), c.pins.removeFilters(c.plan.filtered)); err != nil {
+	if err := c.followNames(); err != nil {
 		return err
 	}
 	if err := c.attachTo(c.plan.devices[0]); err != nil {
@@ -214,6 +215,20 @@ func (c *change) keeps(d device) bool {
 		_, err = c.plan.reportHook(d, h)
 	}
 	return err == nil
+}
+
+// runsInFront reports whether a hook's program is attached, in front of all programs that it can precede.
+func runsInFront(h hook.Hook) bool {
+	st, err := h.Status()
+	inFront, orderErr := h.InFront()
+	return err == nil && orderErr == nil && st.State == hook.Attached && inFront
+}
+
+// note keeps the result of an attempt to give a device programs.
+func (h *Host) note(known attempts, d device, err error) {
+	if known != nil {
+		known[d.index] = attempt{err, time.Now().Add(cmp.Or(h.refusedPause, defaultRefusedPause))}
+	}
 }
 
 // configure writes the state to the maps that are pinned.

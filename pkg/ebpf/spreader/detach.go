@@ -63,11 +63,11 @@ func (p pins) detach(port uint16) error {
 		}
 	}
 	devices, err := p.devices()
-	errs := []error{err, p.removeFilters(nil)}
+	errs := []error{err}
 	for _, device := range devices {
 		errs = append(errs, p.detachFrom(device))
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, p.removeFilters(nil))...); err != nil { // last, since the qdisc may be the filter's
 		return err
 	}
 	err = errors.Join(programs.RemoveState(p.filterState().Device), programs.RemoveState(p.shared().Shared))

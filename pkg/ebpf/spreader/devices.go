@@ -5,6 +5,7 @@ package spreader
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -72,6 +73,10 @@ func (pl *plan) findReceivers(p pins, known attempts) error {
 	for _, l := range links {
 		kinds[l.Attrs().Index] = l.Type()
 	}
+	maps.DeleteFunc(known, func(index int, _ attempt) bool {
+		_, there := kinds[index]
+		return !there
+	})
 	for _, l := range links {
 		a := l.Attrs()
 		all := addresses[a.Index]
@@ -87,7 +92,7 @@ func (pl *plan) findReceivers(p pins, known attempts) error {
 			return fmt.Errorf("%s is part of %s, and messages would count at both: name the device that has this host's address", a.Name, cmp.Or(pl.zones[a.MasterIndex], "another device"))
 		case part, a.Index == pl.devices[0].index:
 		case CheckDevice(l) != nil, slices.Contains(innerKinds, l.Type()), len(all) == 0, hostnet.IsPodEnd(l.Type(), all):
-			if mayHaveFilter(l) && !slices.Contains(attached, a.Name) && !known[a.Index].refused() {
+			if mayHaveFilter(l) && !slices.Contains(attached, a.Name) {
 				pl.filtered = append(pl.filtered, deviceOf(l))
 			}
 		case known[a.Index].refused():

@@ -3,16 +3,15 @@
 package spreader
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
@@ -49,22 +48,35 @@ func (p pins) filterState() programs.Pins {
 // mayHaveFilter reports whether the filter can read a device's packets. The packets of an ipvlan device in mode L3 pass the device below.
 func mayHaveFilter(l netlink.Link) bool { return l.Type() == "wireguard" || CheckDevice(l) == nil }
 
-// syncFilters attaches the filter to the plan's devices. A failure is a warning: it is no reason to do without spread.
+// syncFilters removes the filter from all devices but those of the plan, and attaches it there. Without tcx (Linux 6.6) only the tunnel's own device gets it: a
+// qdisc on each container's device would be in other programs' way. A failure is a warning: it is no reason to do without spread.
 func (h *Host) syncFilters(p pins, pl *plan, known attempts) {
+	if err := p.removeFilters(pl.filtered); err != nil {
+		pl.warn("the filter of ICMP errors stays where it is no longer needed: %v", err)
+	}
+	tcx := h.kind != hook.Clsact && hook.HasTCX()
 	f, l := p.filters(), filterLoader{pins: p.filterState()}
 	defer l.close()
+	var warned []unix.Errno
 	for _, d := range pl.filtered {
-		at := f.hook(d.name, d.index, hook.Ingress, h.kind)
-		if a, tried := known[d.index]; tried && a.err == nil && runsInFront(at) {
+		own := pl.found != nil && d.name == pl.found.Name
+		if known[d.index].refused() || !tcx && !own {
 			continue
 		}
-		err := f.attachFilter(at, d, &l)
+		at := f.hook(d.name, d.index, hook.Ingress, h.kind)
+		st, err := at.Status()
+		if a, tried := known[d.index]; tried && a.err == nil && err == nil && st.State == hook.Attached {
+			continue
+		}
+		err = f.attachFilter(at, d, &l)
 		if err != nil && deviceIndex(d.name) != d.index {
 			continue // it is gone, as a container's
 		}
 		h.note(known, d, err)
-		if err != nil {
-			pl.warn("forged ICMP errors that arrive by %s are not dropped: %v", d.name, err)
+		kind, _ := errors.AsType[unix.Errno](err)
+		if err != nil && !slices.Contains(warned, kind) {
+			warned = append(warned, kind)
+			pl.warn("forged ICMP errors that arrive by devices such as %s are not dropped: %v", d.name, err)
 		}
 	}
 }
@@ -82,7 +94,7 @@ func (p pins) attachFilter(at hook.Hook, d device, l *filterLoader) error {
 	return at.Attach(program)
 }
 
-// filterLoader loads the filter once for each kind of header.
+// filterLoader loads the filter at most once for each kind of header. Devices share a program only with tcx: clsact finds a device by its program.
 type filterLoader struct {
 	pins   programs.Pins
 	loaded map[bool]*ebpf.Program // by whether packets begin with an Ethernet header
@@ -109,13 +121,6 @@ func (l *filterLoader) close() {
 	}
 }
 
-// runsInFront reports whether a hook's program is attached, in front of all programs that it can precede.
-func runsInFront(h hook.Hook) bool {
-	st, err := h.Status()
-	inFront, orderErr := h.InFront()
-	return err == nil && orderErr == nil && st.State == hook.Attached && inFront
-}
-
 // removeFilters removes the filter from all devices but the wanted ones.
 func (p pins) removeFilters(wanted []device) error {
 	f := p.filters()
@@ -123,7 +128,8 @@ func (p pins) removeFilters(wanted []device) error {
 	errs := []error{err}
 	for _, name := range names {
 		if !slices.ContainsFunc(wanted, func(d device) bool { return d.name == name }) {
-			errs = append(errs, f.detachFrom(name))
+			errs = append(errs, f.hook(name, deviceIndex(name), hook.Ingress, hook.Best).Detach())
+			hook.RemoveEmpty(f.fs, f.device(name))
 		}
 	}
 	return errors.Join(errs...)
@@ -141,10 +147,10 @@ func (p pins) filterStatus() (st FilterStatus, problems []string) {
 		if index == 0 {
 			continue // a container may end at any time
 		}
-		if runsInFront(f.hook(name, index, hook.Ingress, hook.Best)) {
+		if at, err := f.hook(name, index, hook.Ingress, hook.Best).Status(); err == nil && at.State == hook.Attached {
 			st.Devices = append(st.Devices, name)
 		} else {
-			problems = append(problems, fmt.Sprintf("the filter of ICMP errors is not attached to %s in front: attach again, or keep `ropewalk spread attach --watch` running", name))
+			problems = append(problems, fmt.Sprintf("the filter of ICMP errors is not attached to %s: attach again, or keep `ropewalk spread attach --watch` running", name))
 		}
 	}
 	slices.Sort(st.Devices)
@@ -160,15 +166,6 @@ func (p pins) filterStatus() (st FilterStatus, problems []string) {
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
-	for _, n := range counters {
-		st.Dropped += n
-	}
+	st.Dropped = counters[programs.EventFragmentationNeeded] + counters[programs.EventTooManyTags]
 	return st, problems
-}
-
-// note keeps the result of an attempt to give a device programs.
-func (h *Host) note(known attempts, d device, err error) {
-	if known != nil {
-		known[d.index] = attempt{err, time.Now().Add(cmp.Or(h.refusedPause, defaultRefusedPause))}
-	}
 }

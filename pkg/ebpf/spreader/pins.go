@@ -82,10 +82,10 @@ func (p pins) state(device string) programs.Pins {
 func (p pins) hook(device string, index int, point hook.AttachPoint, kind hook.Kind) hook.Hook {
 	name := "ropewalk_gather"
 	switch {
-	case point == hook.Egress:
-		name = "ropewalk_spread"
 	case filepath.Base(p.dir) == filterPin:
 		name = "ropewalk_filter"
+	case point == hook.Egress:
+		name = "ropewalk_spread"
 	}
 	if point == hook.XDP {
 		kind = hook.XDPNative

@@ -348,15 +348,15 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 	if err != nil {
 		return reconcileResult{}, wrapError(cfg, err)
 	}
-	if err := errors.Join(pl.checkAttached(p), p.removeFilters(pl.filtered)); err != nil {
+	if err := pl.checkAttached(p); err != nil {
 		return reconcileResult{}, err
 	}
-	h.syncFilters(p, pl, known.attempts)
 	changed, refused, err := syncTunnel(s, pl.tunnel, pl.peers)
 	pl.warnRefused(refused)
 	if err = errors.Join(err, s.SetAddresses(pl.addresses), known.unseen.update(began, pl, s)); err != nil {
 		err = wrapError(cfg, err)
 	}
+	h.syncFilters(p, pl, known.attempts)
 	return reconcileResult{pl.report, pl.devices, changed, pl.found}, err
 }
 

@@ -67,6 +67,9 @@ The label ` + "`reason` of `ropewalk_dropped_packets_total`" + `.
 func writeDefinitions(b *strings.Builder, list []definition) {
 	for _, d := range list {
 		labels := "`" + strings.Join(strings.Fields(d.labels), "`, `") + "`"
+		if d.labels == "" {
+			labels = "none"
+		}
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", d.name, d.kind, labels, d.help)
 	}
 }
