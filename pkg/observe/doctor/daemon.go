@@ -260,8 +260,8 @@ func evaluatePostQuantum(_ *facts.Facts, name string, s *facts.Stats, r *recorde
 		r.warn(name, fmt.Sprintf("no data to or from peer %s: post-quantum keys are required here, %s", blocked, s.PostQuantum.Peers[blocked].Reason),
 			"set PostQuantum = required or auto at the peer too, or auto here; "+show)
 	case required && early > 0:
-		r.warn(name, fmt.Sprintf("post-quantum keys are required at one end only: %d packets came in sessions without a key, and were dropped", early),
-			"set PostQuantum = required at the peers too: with auto they send first packets in such sessions; "+show)
+		r.warn(name, fmt.Sprintf("since the start of the daemon, %d packets in sessions without a post-quantum key were dropped; it may be from a change", early),
+			"if more come, set PostQuantum = required at the peers too: with auto they send first packets in such sessions; "+show)
 	case downgraded != "":
 		r.warn(name, fmt.Sprintf("sessions with peer %s had post-quantum keys, and have none: %s", downgraded, s.PostQuantum.Peers[downgraded].Reason),
 			"the version and PostQuantum of the peer; if it is another WireGuard now on purpose: ropewalk set "+quote(name)+" peer "+downgraded+" post-quantum forget")

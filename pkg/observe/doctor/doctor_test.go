@@ -518,7 +518,7 @@ func fastCases() []faultCase {
 		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumOff}), OK, "off", ""},
 		{"post-quantum", both(quantum(config.PeerPostQuantum{Policy: config.PostQuantumRequired, Active: true}), stats(func(s *facts.Stats) {
 			s.Drops = map[string]uint64{"rx_not_post_quantum": 3}
-		})), Warning, "required at one end only: 3 packets", "required at the peers too"},
+		})), Warning, "since the start of the daemon, 3 packets", "required at the peers too"},
 		{"post-quantum", both(quantum(config.PeerPostQuantum{Policy: config.PostQuantumAuto, Active: true}), stats(func(s *facts.Stats) {
 			s.Drops = map[string]uint64{"rx_not_post_quantum": 3} // of the time before a change
 		})), OK, "active for 1 of 1 peers", ""},
