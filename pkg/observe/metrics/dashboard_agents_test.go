@@ -2,10 +2,11 @@
 
 package metrics
 
-// agentPanels are those of the Kubernetes agents, as panels. $where stands for the start of label matchers of the selected instances.
+// agentPanels are those of the Kubernetes agents, as panels. Of thousands of agents, a panel shows the 20 with the most, or with the least where that is
+// the fault. $where stands for the start of label matchers of the selected instances.
 var agentPanels = []panel{
 	{title: "Agents", kind: "stat", width: 4, queries: []query{{"count(ropewalk_agent_peers$host)", "agents"}}},
-	{title: "Not ready", kind: "stat", width: 4, queries: []query{{`sum(ropewalk_agent_condition$where,type="Ready",status!="True"})`, "agents"}}},
+	{title: "Condition Ready is not True", kind: "stat", width: 4, queries: []query{{`sum(ropewalk_agent_condition$where,type="Ready",status!="True"})`, "agents"}}},
 	{
 		title: "Nodes without a tunnel", help: "Mode mesh: their pods' traffic is dropped, or unencrypted.", kind: "stat", width: 4,
 		queries: []query{{"max(ropewalk_agent_nodes_without_tunnel$host)", "nodes"}},
@@ -42,11 +43,11 @@ var agentPanels = []panel{
 	},
 	{
 		title: "Lost peers", help: "A node that loses all others is cut off. One that all others lose is down.", width: 8,
-		queries: []query{{`ropewalk_agent_peer_states$where,state="lost"}`, "{{instance}}"}},
+		queries: []query{{`topk(20, ropewalk_agent_peer_states$where,state="lost"})`, "{{instance}}"}},
 	},
 	{
 		title: "Peers, and nodes spread towards", width: 8,
-		queries: []query{{"ropewalk_agent_peers$host", "{{instance}} peers"}, {"ropewalk_agent_spreads_to$host", "{{instance}} spread"}},
+		queries: []query{{"bottomk(20, ropewalk_agent_peers$host)", "{{instance}} peers"}, {"bottomk(20, ropewalk_agent_spreads_to$host)", "{{instance}} spread"}},
 	},
 
 	{
@@ -55,19 +56,19 @@ var agentPanels = []panel{
 	},
 	{
 		title: "Guard: pods' packets in the tunnel", unit: "pps", width: 8,
-		queries: []query{{`rate(ropewalk_agent_guard_packets_total$where,class="local",verdict="passed"}[$w])`, "{{instance}}"}},
+		queries: []query{{`topk(20, rate(ropewalk_agent_guard_packets_total$where,class="local",verdict="passed"}[$w]))`, "{{instance}}"}},
 	},
 	{
 		title: "Unencrypted packets dropped on arrival", unit: "pps", width: 8,
-		queries: []query{{"rate(ropewalk_agent_plaintext_dropped_packets_total$host[$w])", "{{instance}}"}},
+		queries: []query{{"topk(20, rate(ropewalk_agent_plaintext_dropped_packets_total$host[$w]))", "{{instance}}"}},
 	},
 
 	{
 		title: "Encryption between nodes", help: "spec.nodeEncryption of the RopewalkMesh.", width: 8,
-		queries: []query{{"ropewalk_agent_node_routes$host", "{{instance}} addresses"}, {"ropewalk_agent_clear_nodes$host", "{{instance}} peers in the clear"}},
+		queries: []query{{"bottomk(20, ropewalk_agent_node_routes$host)", "{{instance}} addresses"}, {"topk(20, ropewalk_agent_clear_nodes$host)", "{{instance}} peers in the clear"}},
 	},
-	{title: "RopewalkPeers", width: 8, queries: []query{{"ropewalk_agent_external_peers$host", "{{instance}}"}}},
-	{title: "Problems of other nodes", help: "The agent's log has the reasons.", width: 8, queries: []query{{"ropewalk_agent_problems$host", "{{instance}}"}}},
+	{title: "RopewalkPeers", width: 8, queries: []query{{"topk(20, ropewalk_agent_external_peers$host)", "{{instance}}"}}},
+	{title: "Problems of other nodes", help: "The agent's log has the reasons.", width: 8, queries: []query{{"topk(20, ropewalk_agent_problems$host)", "{{instance}}"}}},
 
 	{
 		title: "Reconciles", width: 8, queries: []query{
@@ -79,20 +80,20 @@ var agentPanels = []panel{
 			{"sum(rate(ropewalk_agent_changes_total$host[$w]))", "changes"}, {"sum(rate(ropewalk_agent_drift_total$host[$w]))", "repairs"},
 		},
 	},
-	{title: "Writes of other programs", width: 8, queries: []query{{"rate(ropewalk_agent_foreign_writes_total$host[$w])", "{{instance}}"}}},
+	{title: "Writes of other programs", width: 8, queries: []query{{"topk(20, rate(ropewalk_agent_foreign_writes_total$host[$w]))", "{{instance}}"}}},
 
 	{
 		title: "Spread: programs", help: "Mode spread. 1: attached.", width: 8,
-		queries: []query{{"min by (instance, device, hook) (ropewalk_spread_attached$host)", "{{instance}} {{device}} {{hook}}"}},
+		queries: []query{{"bottomk(20, min by (instance, device, hook) (ropewalk_spread_attached$host))", "{{instance}} {{device}} {{hook}}"}},
 	},
 	{
 		title: "Spread: peers", width: 8,
-		queries: []query{{"ropewalk_spread_peers$host", "{{instance}} {{device}}"}, {"ropewalk_spread_stalled_peers$host", "{{instance}} {{device}} stalled"}},
+		queries: []query{{"bottomk(20, ropewalk_spread_peers$host)", "{{instance}} {{device}}"}, {"topk(20, ropewalk_spread_stalled_peers$host)", "{{instance}} {{device}} stalled"}},
 	},
 	{
 		title: "Spread: datagrams by receive queue", unit: "pps", width: 8, stack: true,
 		queries: []query{{"sum by (queue) (rate(ropewalk_spread_receive_queue_datagrams_total$host[$w]))", "queue {{queue}}"}},
 	},
-	{title: "CPU", help: "Seconds per second.", width: 12, queries: []query{{"rate(process_cpu_seconds_total$host[$w]) and on (instance) ropewalk_agent_peers$host", "{{instance}}"}}},
-	{title: "Memory", unit: "bytes", width: 12, queries: []query{{"process_resident_memory_bytes$host and on (instance) ropewalk_agent_peers$host", "{{instance}}"}}},
+	{title: "CPU", help: "Seconds per second.", width: 12, queries: []query{{"topk(20, rate(process_cpu_seconds_total$host[$w]) and on (instance) ropewalk_agent_peers$host)", "{{instance}}"}}},
+	{title: "Memory", unit: "bytes", width: 12, queries: []query{{"topk(20, process_resident_memory_bytes$host and on (instance) ropewalk_agent_peers$host)", "{{instance}}"}}},
 }

@@ -301,6 +301,17 @@ func TestPanelsShowOnlySelectedInstances(t *testing.T) {
 	}
 }
 
+// TestAgentPanelsShowFewInstances: there may be thousands.
+func TestAgentPanelsShowFewInstances(t *testing.T) {
+	for _, p := range agentPanels {
+		for _, q := range p.queries {
+			if each := strings.Contains(q.legend, "{{instance}}"); each && p.kind != "table" && !strings.Contains(q.expr, "k(20, ") {
+				t.Errorf("%s: shows all instances: %s", p.title, q.expr)
+			}
+		}
+	}
+}
+
 // TestPacketsPerTrainCountsTrainsOnly: the messages of lane slow come from no train, and another instance is not selected.
 func TestPacketsPerTrainCountsTrainsOnly(t *testing.T) {
 	i := slices.IndexFunc(panels, func(p panel) bool { return strings.HasPrefix(p.title, "Packets per train") })
