@@ -30,11 +30,7 @@ type Spread struct {
 // LoadSpread loads the programs. It needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and before Linux 5.11
 // CAP_SYS_RESOURCE if RLIMIT_MEMLOCK is low. Without them errors.Is(err, os.ErrPermission).
 func LoadSpread(o SpreadOptions) (*Spread, error) {
-	spec, err := spreadSpec(o)
-	if err != nil {
-		return nil, err
-	}
-	pinned, done, err := o.Pins.open(spec)
+	spec, pinned, done, err := o.open()
 	if err != nil {
 		return nil, err
 	}
@@ -58,11 +54,7 @@ func LoadSpread(o SpreadOptions) (*Spread, error) {
 // LoadErrorFilter loads the program that drops forged ICMP errors on devices without a gather program, for tc ingress. It has the maps of a Spread
 // with these Pins. It returns TCX_NEXT or TCX_DROP. The errors are as of LoadSpread. The caller closes the program.
 func LoadErrorFilter(o SpreadOptions) (*ebpf.Program, error) {
-	spec, err := spreadSpec(o)
-	if err != nil {
-		return nil, err
-	}
-	pinned, done, err := o.Pins.open(spec)
+	spec, pinned, done, err := o.open()
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +66,15 @@ func LoadErrorFilter(o SpreadOptions) (*ebpf.Program, error) {
 		return nil, explainLoadError("spread", err)
 	}
 	return objects.Filter, nil
+}
+
+// open returns the programs and maps, and the pinned maps that they share. done ends the use of the latter.
+func (o SpreadOptions) open() (spec *ebpf.CollectionSpec, pinned *ebpf.CollectionOptions, done func(), err error) {
+	if spec, err = spreadSpec(o); err != nil {
+		return nil, nil, nil, err
+	}
+	pinned, done, err = o.Pins.open(spec)
+	return spec, pinned, done, err
 }
 
 // spreadSpec returns the programs and maps with their configuration filled in.
