@@ -3,6 +3,7 @@
 package receive
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/lane"
@@ -16,14 +17,18 @@ func BenchmarkReceiveTrain(b *testing.B) {
 	benchmarkReceive(b, 45, 1420, 1, (&flow.Flow{Ends: lanetest.In4}).Train(45, 1380))
 }
 
-// BenchmarkReceiveSmall receives as many datagrams as one receive call returns.
-func BenchmarkReceiveSmall(b *testing.B) {
-	f := flow.Flow{Ends: lanetest.In4}
-	var elements [][]byte
-	for range Slots {
-		elements = append(elements, f.Next(64-40))
+// BenchmarkReceiveSingles receives as many datagrams as one receive call returns, which GRO did not join.
+func BenchmarkReceiveSingles(b *testing.B) {
+	for _, size := range []int{64, 1340} {
+		b.Run(fmt.Sprintf("%dB", size), func(b *testing.B) {
+			f := flow.Flow{Ends: lanetest.In4}
+			var elements [][]byte
+			for range Slots {
+				elements = append(elements, f.Next(size-40))
+			}
+			benchmarkReceive(b, Slots, size, Slots, elements...)
+		})
 	}
-	benchmarkReceive(b, Slots, 64, Slots, elements...)
 }
 
 // benchmarkReceive receives packets of size bytes in a number of runs, sealed anew for each batch.
