@@ -64,9 +64,13 @@ func TestReportsAreLimited(t *testing.T) {
 		if lines := strings.Count(out.String(), "skipping"); lines != 1 {
 			t.Errorf("got %d lines about skipped peers, want one for the second of two reports", lines)
 		}
+		p.mu.Lock() // printNext writes out while it holds mu
 		out.Reset()
+		p.mu.Unlock()
 		time.Sleep(time.Minute)
 		synctest.Wait()
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		if want := "ropewalk: skipping peers key1, key2, key3 and 95 more: it belongs to a NAT\n"; out.String() != want {
 			t.Errorf("got %q, want %q: the last report, after the limit", out.String(), want)
 		}
