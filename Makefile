@@ -122,7 +122,7 @@ kube-scale: need-root need-tun deps-kube ## what agents cost a real API server i
 
 .PHONY: test-cluster
 test-cluster: need-root need-tun deps-cluster ## clusters of nodes with kubelets and containerd, installed as documented (first build: minutes)
-	cd test/kube && $(GOTEST) -count=1 -timeout $(if $(SKIP_CLUSTERS),40m -skip $(SKIP_CLUSTERS),60m) -v ./cluster/...
+	cd test/kube && $(GOTEST) -count=1 -timeout $(if $(SKIP_CLUSTERS),30m -skip $(SKIP_CLUSTERS),60m) -v ./cluster/...
 
 .PHONY: build-kube
 build-kube: need-go ## compile all of Kubernetes that test-kube and test-cluster run, so that they begin at once

@@ -111,6 +111,10 @@ func TestNodeIsCutOffIfMostPeersAreLost(t *testing.T) {
 		{"one of two lost", Summary{Peers: 2, Judged: 2, JudgedLost: 1}, false},
 		{"two of three lost", Summary{Peers: 3, Judged: 3, JudgedLost: 2}, true},
 		{"half lost", Summary{Peers: 4, Judged: 4, JudgedLost: 2, Silent: 2}, false},
+		{"one of three has answered yet", Summary{Peers: 3, Judged: 1, Waiting: 2, Silent: 2}, true},
+		{"two of four have answered yet", Summary{Peers: 4, Judged: 2, Waiting: 2, Silent: 2}, false},
+		{"others join", Summary{Peers: 9, Judged: 1, Joining: 8}, false},
+		{"the first peer joins", Summary{Peers: 1, Joining: 1}, false},
 		{"the only peer died", Summary{Peers: 1, Judged: 1, JudgedLost: 1}, false},
 		{"the only peer never answered", Summary{Peers: 1, Judged: 1, JudgedLost: 1, Silent: 1}, true},
 	} {

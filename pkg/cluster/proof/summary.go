@@ -15,7 +15,10 @@ type Summary struct {
 	// Judged are the peers whose last outcome is at most a turn old. JudgedLost of them are Lost.
 	// With more than 600 peers they are a sample.
 	Judged, JudgedLost int
-	// Silent of JudgedLost have never answered.
+	// Waiting were peers at the start, were asked, and have neither answered nor been judged yet.
+	// Joining came later and have not answered: they may not know this node yet.
+	Waiting, Joining int
+	// Silent of JudgedLost and Waiting have never answered, and had no session with the engine.
 	Silent int
 	// Unproven are Reachable, but answer no datagrams: the routes do not lead through the tunnel.
 	Unproven int
@@ -37,7 +40,12 @@ func (t *Tracker) Summary(now time.Time) (s Summary) {
 			s.Unrouted++
 		}
 		recent := !p.verdict.IsZero() && now.Sub(p.verdict) <= verdictTime
+		waits := p.state == Pending && p.first && !p.askedAt.IsZero()
 		switch {
+		case waits:
+			s.Waiting++
+		case p.state == Pending && !p.first:
+			s.Joining++
 		case p.state == Reachable && !p.Address.IsValid():
 			s.Unprovable++
 		case p.state == Reachable && p.refuted:
@@ -50,24 +58,27 @@ func (t *Tracker) Summary(now time.Time) (s Summary) {
 		}
 		if recent && p.state == Lost {
 			s.JudgedLost++
-			if !p.answered {
-				s.Silent++
-			}
+		}
+		if (waits || recent && p.state == Lost) && !p.answered {
+			s.Silent++
 		}
 	}
 	return s
 }
 
 // CutOff returns why the node is not ready for the pods of others, or "". At least half of the
-// judged peers have to answer. An only peer may be down itself, if it has answered before.
+// judged peers have to answer. A peer of the start counts from the first question on: an agent that
+// starts is ready by answers, not for lack of verdicts. An only peer may be down itself, if it has
+// answered before.
 func (s *Summary) CutOff() string {
+	asked, silent := s.Judged+s.Waiting, s.JudgedLost+s.Waiting
 	switch {
-	case s.Peers == 0 || s.Peers == 1 && s.Judged == 1 && s.Silent == 0:
+	case s.Peers == s.Joining || s.Peers == 1 && asked == 1 && s.Silent == 0:
 		return ""
-	case s.Judged == 0:
-		return "no peer has been judged yet"
-	case 2*s.JudgedLost > s.Judged:
-		return fmt.Sprintf("%d of %d peers that were asked do not answer", s.JudgedLost, s.Judged)
+	case asked == 0:
+		return "no peer has been asked yet"
+	case 2*silent > asked:
+		return fmt.Sprintf("%d of %d peers that were asked do not answer", silent, asked)
 	}
 	return ""
 }

@@ -80,7 +80,8 @@ type peer struct {
 	report   config.PeerProbe // the last one
 	refuted  bool             // the last check proved no route
 	returned time.Time        // when the peer's own datagrams were last seen to arrive
-	answered bool             // it was not always silent
+	answered bool             // it was not always silent, as far as this agent and the engine know
+	first    bool             // it was a peer when the tracker began
 
 	counters config.PeerStatus // the last ones
 }
@@ -88,7 +89,8 @@ type peer struct {
 // SetPeers makes the peers those. New ones are asked first, and those with another address are not
 // Proven any more. A new peer stays Routed, as by an earlier agent, until it was judged.
 func (t *Tracker) SetPeers(now time.Time, all []Peer) {
-	if t.peers == nil {
+	first := t.peers == nil
+	if first {
 		t.peers = map[noise.PublicKey]*peer{}
 	}
 	wanted := make(map[noise.PublicKey]bool, len(all))
@@ -96,7 +98,7 @@ func (t *Tracker) SetPeers(now time.Time, all []Peer) {
 		wanted[want.Key] = true
 		switch p := t.peers[want.Key]; {
 		case p == nil:
-			t.peers[want.Key] = &peer{Peer: want, since: now, added: now, due: now}
+			t.peers[want.Key] = &peer{Peer: want, since: now, added: now, due: now, first: first}
 		case p.Peer != want:
 			if p.state == Proven && p.Address != want.Address {
 				p.enter(now, Reachable)
@@ -214,6 +216,7 @@ func (t *Tracker) Counted(now time.Time, all []config.PeerStatus) {
 			continue
 		}
 		last, known := p.counters, !p.counters.PublicKey.IsZero()
+		p.answered = p.answered || !c.LastHandshake.IsZero()
 		p.counters = config.PeerStatus{PublicKey: c.PublicKey, RxBytes: c.RxBytes, TxBytes: c.TxBytes, LastHandshake: c.LastHandshake}
 		switch {
 		case known && c.LastHandshake.After(last.LastHandshake), !known && !c.LastHandshake.IsZero() && !c.LastHandshake.Before(p.added):

@@ -327,9 +327,63 @@ func TestOnlyPeerThatDiesCutsOffNobody(t *testing.T) {
 		w.silent[keyOf(0)] = true
 		w.run(2 * time.Minute)
 		w.expect(0, Lost)
-		if s := w.tracker.Summary(w.now); (s.CutOff() == "") != answersFirst {
-			t.Errorf("answered before %v: got %q", answersFirst, s.CutOff())
+		w.cutOff(!answersFirst)
+	}
+}
+
+// TestOnlyPeerThatDiedBeforeCutsOffNobody: the engine runs longer than the agent, and had a session with the peer.
+func TestOnlyPeerThatDiedBeforeCutsOffNobody(t *testing.T) {
+	w := newWorld(t, 1)
+	w.silent[keyOf(0)] = true
+	w.tracker.Counted(w.now, []config.PeerStatus{{PublicKey: keyOf(0), LastHandshake: w.now.Add(-time.Hour)}})
+	for range 180 {
+		w.run(time.Second)
+		w.cutOff(false)
+	}
+	w.expect(0, Lost)
+}
+
+// TestStartNeedsAnswersOfHalfThePeers: an agent that starts has no verdict on silent peers for half a minute, and is not ready meanwhile.
+func TestStartNeedsAnswersOfHalfThePeers(t *testing.T) {
+	for _, tt := range []struct{ peers, silent int }{{2, 1}, {4, 2}, {3, 2}, {1, 1}, {999, 998}, {999, 300}, {999, 700}} {
+		w := newWorld(t, tt.peers)
+		w.cutOff(true)
+		for i := range tt.silent { // spread over the order in which they are asked
+			w.silent[keyOf(i*tt.peers/tt.silent)] = true
 		}
+		w.run(3 * time.Second)
+		for range 120 {
+			w.cutOff(2*tt.silent > tt.peers)
+			w.run(time.Second)
+		}
+	}
+}
+
+// TestPeerThatJoinsCutsOffNobody: it may not know this node yet.
+func TestPeerThatJoinsCutsOffNobody(t *testing.T) {
+	for _, before := range []int{0, 2} {
+		w := newWorld(t, 10)
+		w.tracker = Tracker{}
+		w.tracker.SetPeers(w.now, w.all[:before])
+		w.run(2 * time.Second)
+		w.tracker.SetPeers(w.now, w.all)
+		for i := before; i < 10; i++ {
+			w.silent[keyOf(i)] = true
+		}
+		for range int(pendingTime / time.Second) {
+			w.cutOff(false)
+			w.run(time.Second)
+		}
+		clear(w.silent)
+		w.run(3 * retryTime)
+		w.cutOff(false)
+	}
+}
+
+func (w *world) cutOff(want bool) {
+	w.t.Helper()
+	if s := w.tracker.Summary(w.now); (s.CutOff() != "") != want {
+		w.t.Fatalf("%d peers after %v: got %q, want cut off %v", len(w.all), w.now.Sub(began), s.CutOff(), want)
 	}
 }
 

@@ -336,28 +336,6 @@ func TestUpdateStrategyOnDeleteHasNoRollingUpdate(t *testing.T) {
 	}
 }
 
-// TestRolloutOfAgentsWaitsForPeers: a peer that does not answer is counted after 30 s.
-func TestRolloutOfAgentsWaitsForPeers(t *testing.T) {
-	for _, c := range []struct {
-		app    string
-		values Values
-		want   string
-	}{
-		{meshChart, Values{}, "60"},
-		{meshChart, Values{"cleanup": Values{"enabled": true}}, "10"},
-		{spreadChart, Values{}, "10"},
-	} {
-		r := mesh()
-		if c.app == spreadChart {
-			r = spread()
-		}
-		ds := oneOf(t, render(t, r, c.values), "DaemonSet", c.app)
-		if got := fmt.Sprint(at(t, ds, "spec", "minReadySeconds")); got != c.want {
-			t.Errorf("%s with %v: got %s s, want %s", c.app, c.values, got, c.want)
-		}
-	}
-}
-
 // TestEnginesAreReplacedWithSurge: a pod that declared ports of the host's network would not fit beside another.
 func TestEnginesAreReplacedWithSurge(t *testing.T) {
 	for _, c := range []struct {
