@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -291,6 +292,10 @@ func TestPairOfCloudIsDeletedAfterEveryRun(t *testing.T) {
 // TestPairOfCloudIsDeletedAfterSignals sends each signal twice to the process group, as a terminal does, or to the script alone. The output
 // is a pipe whose reader ends with the first signal, as in "make bench-clouds | tee file".
 func TestPairOfCloudIsDeletedAfterSignals(t *testing.T) {
+	// Under nohup the script would ignore hangups: a shell cannot catch a signal that is ignored at its start.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(caught) })
 	for _, during := range []string{"apply", "make", "destroy"} {
 		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 			for _, group := range []bool{true, false} {
