@@ -173,6 +173,8 @@ func TestRopewalkPeerValidation(t *testing.T) {
 		{"persistentKeepalive", int64(65536), false},
 		{"nodeSelector", map[string]any{"a": "b"}, false},
 		{"nodeSelector", map[string]any{"matchLabels": map[string]any{"a": strings.Repeat("x", 64)}}, false},
+		{"postQuantum", "Required", true},
+		{"postQuantum", "off", false},
 		{"presharedKey", "secret", false},
 	} {
 		spec := maps.Clone(good)

@@ -12,6 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/announce"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // toMesh converts the API's objects. It skips values that it cannot parse: the API server has validated them, and one node's
@@ -102,4 +103,19 @@ func selectorText(s *v1alpha1.NodeSelector) string {
 		return "invalid"
 	}
 	return selector.String()
+}
+
+var postQuantumPolicies = map[v1alpha1.PostQuantum]config.PostQuantum{
+	"":                           config.PostQuantumDefault,
+	v1alpha1.PostQuantumNever:    config.PostQuantumOff,
+	v1alpha1.PostQuantumAuto:     config.PostQuantumAuto,
+	v1alpha1.PostQuantumRequired: config.PostQuantumRequired,
+}
+
+func parsePostQuantum(p v1alpha1.PostQuantum) (config.PostQuantum, error) {
+	policy, known := postQuantumPolicies[p]
+	if !known {
+		return policy, fmt.Errorf("spec.postQuantum is %.20q: want Auto, Never or Required", p)
+	}
+	return policy, nil
 }

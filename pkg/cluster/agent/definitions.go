@@ -43,8 +43,8 @@ func isFieldUndeclared(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "field not declared in schema")
 }
 
-// checkDefinitions returns errOutdatedCRD if the API server would refuse a field, has no announcements, or drops a field of the RopewalkMesh. It asks by
-// dry runs of full objects, until one agent was answered, and for the schema of the RopewalkMesh, which no agent may write. An error that says nothing of
+// checkDefinitions returns errOutdatedCRD if the API server would refuse a field, has no announcements, or drops a field of the RopewalkMesh or of RopewalkPeers. It
+// asks by dry runs of full objects, until one agent was answered, and for the schemas of the objects that no agent may write. An error that says nothing of
 // the CRDs is none here: a write fails by it, too.
 func (a *Agent) checkDefinitions(ctx context.Context, n *node) error {
 	d := &a.definitions
@@ -63,10 +63,10 @@ func (a *Agent) checkDefinitions(ctx context.Context, n *node) error {
 	var lacks string
 	var read error
 	if a.cluster.mesh != nil {
-		lacks, read = c.undeclaredInMesh(ctx)
+		lacks, read = c.undeclaredInIntent(ctx)
 	}
 	if lacks != "" {
-		return d.wait(fmt.Errorf("the CRD of the RopewalkMesh lacks %s, so that the API server drops its value", lacks))
+		return d.wait(fmt.Errorf("the CRD of the %s, so that the API server drops its value", lacks))
 	}
 	*d = definitions{checked: announced == nil && status == nil && (read == nil || apierrors.IsNotFound(read) || apierrors.IsForbidden(read))}
 	return nil
@@ -78,8 +78,11 @@ type openSchema struct {
 	Items      *openSchema            `json:"items"`
 }
 
-// undeclaredInMesh returns a field of a RopewalkMesh's spec that the API server does not know; "": none, or it publishes no schema of a RopewalkMesh.
-func (c *client) undeclaredInMesh(ctx context.Context) (field string, err error) {
+// intentSpecs are the specs that administrators write, by kind.
+var intentSpecs = map[string]reflect.Type{v1alpha1.MeshKind: reflect.TypeFor[v1alpha1.MeshSpec](), v1alpha1.PeerKind: reflect.TypeFor[v1alpha1.PeerSpec]()}
+
+// undeclaredInIntent names a field of an administrator's spec that the API server does not know; "": none, or it publishes no schema of the object.
+func (c *client) undeclaredInIntent(ctx context.Context) (field string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, apiWriteTimeout)
 	defer cancel()
 	body, err := c.own.Get().AbsPath("/openapi/v3/apis/"+v1alpha1.GroupVersion().String()).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw()
@@ -95,8 +98,11 @@ func (c *client) undeclaredInMesh(ctx context.Context) (field string, err error)
 		return "", err
 	}
 	for name, s := range published.Components.Schemas {
-		if strings.HasSuffix(name, "."+v1alpha1.MeshKind) && s != nil && s.Properties["spec"] != nil {
-			return s.Properties["spec"].lacks(reflect.TypeFor[v1alpha1.MeshSpec](), "spec"), nil
+		kind := name[strings.LastIndex(name, ".")+1:]
+		if spec := intentSpecs[kind]; spec != nil && s != nil && s.Properties["spec"] != nil {
+			if path := s.Properties["spec"].lacks(spec, "spec"); path != "" {
+				return kind + " lacks " + path, nil
+			}
 		}
 	}
 	return "", nil

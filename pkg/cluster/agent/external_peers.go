@@ -107,7 +107,8 @@ func toExternal(rp *v1alpha1.RopewalkPeer) mesh.ExternalPeer {
 		return p
 	}
 	p.Keepalive = uint16(spec.PersistentKeepalive)
-	if spec.Endpoint != "" {
+	p.PostQuantum, err = parsePostQuantum(spec.PostQuantum)
+	if err == nil && spec.Endpoint != "" {
 		p.Endpoint, p.EndpointName, err = parseExternalEndpoint(string(spec.Endpoint))
 	}
 	if err != nil {

@@ -57,6 +57,8 @@ func TestInvalidRopewalkPeersAreFound(t *testing.T) {
 		{"no prefix", func(s *v1alpha1.PeerSpec) { s.AllowedIPs = []v1alpha1.PeerPrefix{"10.9.0.2"} }, true, ""},
 		{"many prefixes", func(s *v1alpha1.PeerSpec) { s.AllowedIPs = make([]v1alpha1.PeerPrefix, 65) }, true, ""},
 		{"keepalive", func(s *v1alpha1.PeerSpec) { s.PersistentKeepalive = 65536 }, true, ""},
+		{"a policy", func(s *v1alpha1.PeerSpec) { s.PostQuantum = v1alpha1.PostQuantumRequired }, false, ""},
+		{"an unknown policy", func(s *v1alpha1.PeerSpec) { s.PostQuantum = "off" }, true, ""},
 		{"negative keepalive", func(s *v1alpha1.PeerSpec) { s.PersistentKeepalive = -1 }, true, ""},
 	} {
 		rp := laptop()
@@ -200,6 +202,47 @@ func TestExternalPeerKeepsKeepaliveWhenKeyChanges(t *testing.T) {
 	m.handshakes.stop()
 	if st := e.now().Peers; len(st) != 1 || st[0].Keepalive != 25 || st[0].Name != "laptop" {
 		t.Errorf("got %+v", st)
+	}
+}
+
+// TestPostQuantumOfPeerPrecedesMesh: an engine that does not know exchanges has no peer that requires them, and other peers without their policy.
+func TestPostQuantumOfPeerPrecedesMesh(t *testing.T) {
+	for _, c := range []struct {
+		engine *config.PostQuantumReport
+		policy v1alpha1.PostQuantum
+		peers  int
+		sent   config.PostQuantum
+	}{
+		{&config.PostQuantumReport{}, v1alpha1.PostQuantumRequired, 1, config.PostQuantumRequired},
+		{&config.PostQuantumReport{}, v1alpha1.PostQuantumNever, 1, config.PostQuantumOff},
+		{&config.PostQuantumReport{}, "", 1, config.PostQuantumDefault},
+		{nil, v1alpha1.PostQuantumRequired, 0, config.PostQuantumDefault},
+		{nil, v1alpha1.PostQuantumAuto, 1, config.PostQuantumDefault},
+	} {
+		m, _, e := newTestMeshReconciler(t)
+		e.quantum = c.engine
+		rp := laptop()
+		rp.Spec.PostQuantum = c.policy
+		p := toExternal(rp)
+		p.Selected = true
+		own := meshNode(0, noise.PublicKey{})
+		in := reconcileInput{nodes: []mesh.Node{own}, self: own, external: []mesh.ExternalPeer{p}, externalKnown: true}
+		for range 2 { // the first configures the whole device
+			r := m.mustReconcile(t, in)
+			var sent, saved config.PostQuantum
+			if st := e.now().Peers; len(st) == 1 && st[0].PostQuantum.Own {
+				sent = st[0].PostQuantum.Policy
+			}
+			if len(e.saved.Peers) == 1 && e.saved.Peers[0].PostQuantum != nil {
+				saved = *e.saved.Peers[0].PostQuantum
+			}
+			if n := len(e.now().Peers); n != c.peers || len(e.saved.Peers) != c.peers || sent != c.sent || saved != c.sent {
+				t.Errorf("%+v: %d peers with %v, saved %+v", c, n, sent, e.saved.Peers)
+			}
+			if noted := strings.Contains(strings.Join(r.notes, " "), "laptop"); noted != (c.peers == 0) {
+				t.Errorf("%+v: notes %q", c, r.notes)
+			}
+		}
 	}
 }
 

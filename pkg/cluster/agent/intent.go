@@ -90,6 +90,7 @@ func parseIntent(spec *v1alpha1.MeshSpec) (*intent, error) {
 		return nil, fmt.Errorf("spec.cleartext is %.20q: want Always, Auto or Never", i.cleartext)
 	}
 	var errs [7]error
+	i.postQuantum, errs[6] = parsePostQuantum(spec.PostQuantum)
 	i.pods, errs[0] = parseCIDRs("podCIDRs", spec.PodCIDRs)
 	i.services, errs[1] = parseCIDRs("serviceCIDRs", spec.ServiceCIDRs)
 	i.nodes, errs[2] = parseNodeEncryption(&spec.NodeEncryption)
@@ -105,17 +106,6 @@ func parseIntent(spec *v1alpha1.MeshSpec) (*intent, error) {
 	}
 	if len(i.pods) == 0 && (i.cleartext == v1alpha1.CleartextNever || i.nodes.enabled) {
 		errs[5] = errors.New("spec.cleartext Never and spec.nodeEncryption need podCIDRs")
-	}
-	switch spec.PostQuantum {
-	case "":
-	case v1alpha1.PostQuantumNever:
-		i.postQuantum = config.PostQuantumOff
-	case v1alpha1.PostQuantumAuto:
-		i.postQuantum = config.PostQuantumAuto
-	case v1alpha1.PostQuantumRequired:
-		i.postQuantum = config.PostQuantumRequired
-	default:
-		errs[6] = fmt.Errorf("spec.postQuantum is %.20q: want Auto, Never or Required", spec.PostQuantum)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err

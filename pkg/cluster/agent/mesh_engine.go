@@ -48,6 +48,7 @@ type engineState struct {
 	have   []config.PeerStatus // during a reconcile: before its changes
 	// refused is the setup that the engine refused last, and inEffect the port and underlay that it kept. Zero: none.
 	refused, inEffect setup
+	omitted           []string // RopewalkPeers that the engine does not have, since they require keys that it does not know
 }
 
 // desiredSetup returns the tunnel's configuration: from the settings, or the node's interface.
@@ -74,7 +75,11 @@ func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
 func (m *meshReconciler) configureEngine(d *desiredTunnel, st *engine.Status, unusable error) (changes int, err error) {
 	m.handover.stop()
 	defer m.startHandover(d.saved.Peers)
-	whole := m.configuration(d)
+	peers := d.saved.Peers
+	if m.omitted = nil; st.PostQuantum == nil {
+		peers, m.omitted = mesh.WithoutPostQuantum(peers)
+	}
+	whole := m.configuration(d, peers)
 	if st.PostQuantum == nil && d.postQuantum != config.PostQuantumRequired {
 		whole.PostQuantum = nil // an engine that does not know it refuses the file, also one that is absent now
 	}
@@ -94,7 +99,7 @@ func (m *meshReconciler) configureEngine(d *desiredTunnel, st *engine.Status, un
 	}
 	n := 1
 	if isNew {
-		err = m.replaceConfiguration(whole, d, st)
+		err = m.replaceConfiguration(whole, d, peers, st)
 	} else {
 		n, err = m.changeDevice(&whole, d.setup, st)
 	}
@@ -109,7 +114,7 @@ func (m *meshReconciler) configureEngine(d *desiredTunnel, st *engine.Status, un
 	if changes += n; err != nil || isNew {
 		return changes, errors.Join(err, unsaved, policy)
 	}
-	n, err = m.changePeers(d.saved.Peers, st)
+	n, err = m.changePeers(peers, st)
 	return changes + n, errors.Join(err, unsaved, policy)
 }
 
@@ -138,29 +143,29 @@ func (m *meshReconciler) handleRefusal(err error, whole config.Device, want setu
 }
 
 // configuration returns the whole configuration of the engine.
-func (m *meshReconciler) configuration(d *desiredTunnel) config.Device {
+func (m *meshReconciler) configuration(d *desiredTunnel, peers []mesh.Peer) config.Device {
 	ports, mode, mark := m.cfg.Ports, config.SpreadAuto, m.intent.nodes.mark()
 	return config.Device{
 		PrivateKey: &m.keys.current.key, ListenPort: &d.setup.port, FwMark: &mark,
-		Settings: config.Settings{Spread: &mode, SpreadPorts: &ports, Underlay: &d.setup.underlay, PostQuantum: &d.postQuantum}, ReplacePeers: true, Peers: mesh.Additions(d.saved.Peers, nil, nil),
+		Settings: config.Settings{Spread: &mode, SpreadPorts: &ports, Underlay: &d.setup.underlay, PostQuantum: &d.postQuantum}, ReplacePeers: true, Peers: mesh.Additions(peers, nil, nil),
 	}
 }
 
 // replaceConfiguration gives the whole configuration to an engine with another key: one that has none yet, or the node's last one. All peers are
 // replaced, because sessions made with a different key do not carry over. A handshake with each node follows: it makes the node move this
 // node's allowed IPs to the new key.
-func (m *meshReconciler) replaceConfiguration(whole config.Device, d *desiredTunnel, st *engine.Status) error {
+func (m *meshReconciler) replaceConfiguration(whole config.Device, d *desiredTunnel, peers []mesh.Peer, st *engine.Status) error {
 	m.handshakes.stop() // its peers are about to be replaced
 	if st.PostQuantum == nil {
 		whole.PostQuantum = nil // it does not know it
 	}
-	whole.Peers = mesh.Additions(mesh.AssignByHandshake(d.saved.Peers, st.Peers), st.Peers, m.sentEndpoints)
+	whole.Peers = mesh.Additions(mesh.AssignByHandshake(peers, st.Peers), st.Peers, m.sentEndpoints)
 	if err := m.engine.Configure(whole); err != nil {
 		return fmt.Errorf("configuring the tunnel %s: %w", m.cfg.Tunnel, err)
 	}
 	clear(m.sentEndpoints)
-	m.noteConfigured(d.saved.Peers)
-	m.handshakes = startHandshakes(m.engine, handshakeOrder(d.saved.Peers, st.Peers), m.cfg.Log)
+	m.noteConfigured(peers)
+	m.handshakes = startHandshakes(m.engine, handshakeOrder(peers, st.Peers), m.cfg.Log)
 	m.cfg.Log.Info("tunnel configured with the key of this node, starting handshakes with all nodes", "interface", m.cfg.Tunnel, "port", d.setup.port,
 		"generation", m.keys.current.number, "public_key", m.keys.current.public(), "peers", len(whole.Peers))
 	return nil

@@ -115,6 +115,9 @@ func (m *meshReconciler) reconcilePlan(ctx context.Context, in reconcileInput) (
 	if m.filterErr != nil {
 		r.notes = append(r.notes, "unencrypted packets from other nodes and their pods are not filtered: "+m.filterErr.Error())
 	}
+	if len(m.omitted) > 0 {
+		r.notes = append(r.notes, "the engine knows no post-quantum keys, and does not have the RopewalkPeers that require them: "+strings.Join(m.omitted, ", "))
+	}
 	if r.filtering = m.filtering; err != nil {
 		return r, plan, err
 	}

@@ -77,7 +77,7 @@ func (e *fakeEngine) Configure(c config.Device) error {
 		}
 		e.busyPort = 0
 	}
-	if c.PostQuantum != nil && e.quantum == nil {
+	if e.quantum == nil && (c.PostQuantum != nil || slices.ContainsFunc(c.Peers, func(p config.Peer) bool { return p.PostQuantum != nil })) {
 		return errUnknownKey
 	}
 	e.changes = append(e.changes, c)
@@ -120,6 +120,9 @@ func (e *fakeEngine) Configure(c config.Device) error {
 		}
 		if p.Name != nil {
 			st.Name = *p.Name
+		}
+		if p.PostQuantum != nil {
+			st.PostQuantum = config.PeerPostQuantum{Policy: *p.PostQuantum, Own: *p.PostQuantum != config.PostQuantumDefault}
 		}
 		if p.Endpoint != nil {
 			st.Endpoint, st.EndpointName = *p.Endpoint, p.EndpointName

@@ -160,9 +160,17 @@ func TestOutdatedCRDStopsChanges(t *testing.T) {
 
 // TestDroppedFieldOfMeshStopsChanges: the API server drops a field that the CRD lacks, such as a policy, and the agent reads none.
 func TestDroppedFieldOfMeshStopsChanges(t *testing.T) {
-	current, err := os.ReadFile("../../../deploy/crd/ropewalk.io_ropewalkmeshes.yaml")
-	expect.NoError(t, err)
-	for path, name := range map[string]string{"": "", "spec.postQuantum": "postQuantum", "spec.nodeEncryption.clearNodes.matchLabels": "matchLabels", "spec.pools.mtu": "mtu"} {
+	for _, c := range []struct{ kind, path, name string }{
+		{"RopewalkMesh", "", ""},
+		{"RopewalkMesh", "spec.postQuantum", "postQuantum"},
+		{"RopewalkMesh", "spec.nodeEncryption.clearNodes.matchLabels", "matchLabels"},
+		{"RopewalkMesh", "spec.pools.mtu", "mtu"},
+		{"RopewalkPeer", "", ""},
+		{"RopewalkPeer", "spec.postQuantum", "postQuantum"},
+	} {
+		path, name := c.path, c.name
+		current, err := os.ReadFile("../../../deploy/crd/ropewalk.io_" + map[string]string{"RopewalkMesh": "ropewalkmeshes", "RopewalkPeer": "ropewalkpeers"}[c.kind] + ".yaml")
+		expect.NoError(t, err)
 		text := strings.ReplaceAll(string(current), name+":\n", "older"+name+":\n")
 		if name == "" {
 			text = string(current)
@@ -175,7 +183,7 @@ func TestDroppedFieldOfMeshStopsChanges(t *testing.T) {
 			}
 		}
 		expect.NoError(t, yaml.Unmarshal([]byte(text), &crd))
-		published, err := json.Marshal(map[string]any{"components": map[string]any{"schemas": map[string]any{"io.ropewalk.v1alpha1.RopewalkMesh": crd.Spec.Versions[0].Schema["openAPIV3Schema"]}}})
+		published, err := json.Marshal(map[string]any{"components": map[string]any{"schemas": map[string]any{"io.ropewalk.v1alpha1." + c.kind: crd.Spec.Versions[0].Schema["openAPIV3Schema"]}}})
 		expect.NoError(t, err)
 		a, api, network := newSyncedAgent(t, nil, ownedByNodeA())
 		api.published.Store(&published)

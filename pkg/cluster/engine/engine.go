@@ -89,6 +89,9 @@ func (c *Client) Status() (st Status, err error) {
 	}
 	st.Up, st.PostQuantum = more.Up, more.PostQuantum
 	st.AddNames(more.Names)
+	if more.PostQuantum != nil {
+		st.AddPostQuantum(*more.PostQuantum)
+	}
 	for i := range st.Peers {
 		st.Peers[i].Spread.Active = more.Spread.Peers[st.Peers[i].PublicKey.Base64()].Active
 	}

@@ -57,7 +57,7 @@ func served(t *testing.T) (*Client, *uapitest.Device, func() []noise.PublicKey) 
 func TestStatusHasNamesAndSpread(t *testing.T) {
 	c, d, _ := served(t)
 	first, second := noise.PublicKey{1}, noise.PublicKey{2}
-	quantum := config.PostQuantumReport{Policy: config.PostQuantumAuto, Peers: map[string]config.PeerPostQuantum{second.Base64(): {Active: true}}}
+	quantum := config.PostQuantumReport{Policy: config.PostQuantumAuto, Peers: map[string]config.PeerPostQuantum{second.Base64(): {Policy: config.PostQuantumRequired, Own: true, Active: true}}}
 	d.SetStatus(config.Status{ListenPort: 7, FwMark: 8, Peers: []config.PeerStatus{{PublicKey: first}, {PublicKey: second, TxBytes: 9}}})
 	d.SetStats(device.Stats{
 		Interface: "mesh0", Up: true, Features: uapi.Features(), Names: config.NameReport{second.Base64(): {Name: "office", EndpointName: "office.example:51820"}},
@@ -68,7 +68,7 @@ func TestStatusHasNamesAndSpread(t *testing.T) {
 	if err != nil || !st.Up || st.ListenPort != 7 || st.FwMark != 8 || len(st.Peers) != 2 || !st.Peers[0].Spread.Active || st.Peers[1].Spread.Active {
 		t.Fatalf("got %+v, %v", st, err)
 	}
-	if p := st.Peers[1]; p.Name != "office" || p.EndpointName != "office.example:51820" || p.TxBytes != 9 {
+	if p := st.Peers[1]; p.Name != "office" || p.EndpointName != "office.example:51820" || p.TxBytes != 9 || !p.PostQuantum.Own || p.PostQuantum.Policy != config.PostQuantumRequired {
 		t.Errorf("got %+v", p)
 	}
 	if report, err := c.PostQuantum(); err != nil || !report.Peers[second.Base64()].Active || st.PostQuantum.Policy != quantum.Policy {
@@ -211,7 +211,7 @@ func everything(t *testing.T) config.Device {
 	return config.Device{
 		PrivateKey: &key, ListenPort: &port, FwMark: &mark, Settings: config.Settings{Spread: &mode, SpreadPorts: &ports, Underlay: &underlay, PostQuantum: &quantum}, ReplacePeers: true,
 		Peers: []config.Peer{
-			{PublicKey: noise.PublicKey{1}, ReplaceAllowedIPs: true, AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("10.244.2.0/24")}}},
+			{PublicKey: noise.PublicKey{1}, ReplaceAllowedIPs: true, AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("10.244.2.0/24")}}, PostQuantum: &quantum},
 			{
 				PublicKey: noise.PublicKey{2}, ReplaceAllowedIPs: true, Name: &name, Keepalive: &keepalive, EndpointName: "office.example:51820",
 				Endpoint: &config.Endpoint{AddrPort: netip.MustParseAddrPort("[2001:db8::7]:51820")},
@@ -223,6 +223,7 @@ func everything(t *testing.T) config.Device {
 // TestDefaultPolicyIsNotInTheFile: an engine that does not know the key would refuse the file.
 func TestDefaultPolicyIsNotInTheFile(t *testing.T) {
 	c, dev := &Client{Name: "mesh0", File: filepath.Join(t.TempDir(), "tunnel.conf")}, everything(t)
+	dev.Peers = nil
 	for policy, want := range map[config.PostQuantum]bool{config.PostQuantumDefault: false, config.PostQuantumOff: true} {
 		dev.PostQuantum = &policy
 		expect.NoError(t, c.Save(dev))

@@ -30,7 +30,7 @@ func (c *Client) Save(dev config.Device) error {
 	}
 	for i := range dev.Peers {
 		p := &dev.Peers[i]
-		peer := conffile.Peer{PublicKey: p.PublicKey, PresharedKey: p.PresharedKey, AllowedIPs: p.AllowedIPs, Keepalive: p.Keepalive}
+		peer := conffile.Peer{PublicKey: p.PublicKey, PresharedKey: p.PresharedKey, AllowedIPs: p.AllowedIPs, Keepalive: p.Keepalive, PostQuantum: p.PostQuantum}
 		if p.Name != nil {
 			peer.Name = *p.Name
 		}

@@ -100,10 +100,31 @@ func (p *Peer) diffSettings(c *config.Peer, st *config.PeerStatus) (needed bool)
 	if p.External != st.Name && config.CheckName(p.External) == nil {
 		c.Name, needed = &p.External, true
 	}
+	var has config.PostQuantum
+	if st.PostQuantum.Own {
+		has = st.PostQuantum.Policy
+	}
+	if p.PostQuantum != has {
+		c.PostQuantum, needed = &p.PostQuantum, true
+	}
 	if c.Endpoint != nil {
 		c.EndpointName = p.EndpointName
 	}
 	return needed
+}
+
+// WithoutPostQuantum returns the peers for a device that does not know post-quantum exchanges. It
+// omits external peers that require keys, and returns their names.
+func WithoutPostQuantum(peers []Peer) (all []Peer, omitted []string) {
+	for _, p := range peers {
+		if p.PostQuantum == config.PostQuantumRequired {
+			omitted = append(omitted, p.External)
+			continue
+		}
+		p.PostQuantum = config.PostQuantumDefault
+		all = append(all, p)
+	}
+	return all, omitted
 }
 
 // newEndpoint returns the endpoint if the device must be configured with it, or nil.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gaissmai/bart"
 
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
@@ -26,6 +27,7 @@ type ExternalPeer struct {
 	// EndpointName is the host and port that Endpoint is resolved from; empty: none.
 	EndpointName string
 	Keepalive    uint16 // interval in seconds; 0: none
+	PostQuantum  config.PostQuantum
 	Selected     bool   // this node is to have the peer
 	Invalid      string // why the definition cannot be used; empty: it can
 }
@@ -277,6 +279,7 @@ func (p *ExternalPeer) peer() Peer {
 	slices.SortFunc(allowed, comparePrefixes)
 	return Peer{
 		External: p.Name, Key: p.Key, Endpoint: p.Endpoint, EndpointName: p.EndpointName, AllowedIPs: slices.Compact(allowed), Keepalive: p.Keepalive,
+		PostQuantum: p.PostQuantum,
 	}
 }
 
@@ -287,7 +290,7 @@ func ExternalPeersOf(peers []Peer) (all []ExternalPeer) {
 		if p.IsExternal() {
 			all = append(all, ExternalPeer{
 				Name: p.External, Key: p.Key, AllowedIPs: p.AllowedIPs, Endpoint: p.Endpoint, EndpointName: p.EndpointName, Keepalive: p.Keepalive,
-				Selected: true,
+				PostQuantum: p.PostQuantum, Selected: true,
 			})
 		}
 	}

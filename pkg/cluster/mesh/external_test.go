@@ -214,7 +214,7 @@ func TestRefusedPeerKeepsPrefixesItHad(t *testing.T) {
 
 func TestExternalPeersOfPlanGiveThatPlan(t *testing.T) {
 	peers := []ExternalPeer{external(1, "laptop", "10.9.0.2/32").at("198.51.100.7:1"), external(2, "west", "10.8.0.0/16")}
-	peers[0].Keepalive, peers[0].EndpointName = 25, "vpn.example.org:1"
+	peers[0].Keepalive, peers[0].EndpointName, peers[0].PostQuantum = 25, "vpn.example.org:1", config.PostQuantumRequired
 	nodes := []Node{node(1), node(2)}
 	first, err := Tunnel("n1", nodes, TunnelConfig{External: peers})
 	if err != nil {
@@ -244,6 +244,11 @@ func TestDiffConfiguresExternalPeers(t *testing.T) {
 		Endpoint: config.Endpoint{AddrPort: netip.MustParseAddrPort("203.0.113.9:9")}, // roamed, or resolved again by the device
 	}
 	sent := SentEndpoints{key: netip.MustParseAddrPort("198.51.100.7:1")}
+	strict := configured
+	strict.PostQuantum = config.PeerPostQuantum{Policy: config.PostQuantumRequired, Own: true}
+	inherited := configured
+	inherited.PostQuantum = config.PeerPostQuantum{Policy: config.PostQuantumRequired}
+	required, never, asMesh := config.PostQuantumRequired, config.PostQuantumOff, config.PostQuantumDefault
 	name, keepalive, off := "laptop", uint16(25), uint16(0)
 	resolved := &config.Endpoint{AddrPort: netip.MustParseAddrPort("198.51.100.7:1")}
 	for _, c := range []struct {
@@ -258,6 +263,11 @@ func TestDiffConfiguresExternalPeers(t *testing.T) {
 		}}},
 		{"no change", func(*Peer) {}, []config.PeerStatus{configured}, nil},
 		{"keepalive ends", func(p *Peer) { p.Keepalive = 0 }, []config.PeerStatus{configured}, []config.Peer{{PublicKey: key, UpdateOnly: true, Keepalive: &off}}},
+		{"keys are required", func(p *Peer) { p.PostQuantum = required }, []config.PeerStatus{configured}, []config.Peer{{PublicKey: key, UpdateOnly: true, PostQuantum: &required}}},
+		{"and they are", func(p *Peer) { p.PostQuantum = required }, []config.PeerStatus{strict}, nil},
+		{"the mesh requires them, the peer has none", func(p *Peer) { p.PostQuantum = never }, []config.PeerStatus{inherited}, []config.Peer{{PublicKey: key, UpdateOnly: true, PostQuantum: &never}}},
+		{"as the mesh again", func(*Peer) {}, []config.PeerStatus{strict}, []config.Peer{{PublicKey: key, UpdateOnly: true, PostQuantum: &asMesh}}},
+		{"as the mesh", func(*Peer) {}, []config.PeerStatus{inherited}, nil},
 		{
 			"another host name with the same address", func(p *Peer) { p.EndpointName = "new.example.org:1" },
 			[]config.PeerStatus{configured},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gaissmai/bart"
 
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
@@ -100,6 +101,8 @@ type Peer struct {
 	// EndpointName is the host:port of an external peer, which the device resolves again when it needs to; empty: none.
 	EndpointName string `json:"endpointName,omitempty"`
 	Keepalive    uint16 `json:"keepalive,omitempty"` // in seconds; 0: none
+	// PostQuantum is the policy of an external peer; the zero value: the device's.
+	PostQuantum config.PostQuantum `json:"postQuantum,omitzero"`
 }
 
 // KeyOwnersOf returns the owners of the nodes' keys in a plan.

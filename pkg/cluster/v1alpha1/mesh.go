@@ -70,7 +70,7 @@ type MeshSpec struct {
 	NodeEncryption NodeEncryption `json:"nodeEncryption,omitempty,omitzero"`
 
 	// PostQuantum says whether the tunnel's sessions use keys of post-quantum exchanges: Auto with peers that take part, Required: no data without. A
-	// RopewalkPeer that is another WireGuard gets no data then. Without a value it is the engine's default.
+	// RopewalkPeer may have another policy. Without one, another WireGuard gets no data then. Without a value it is the engine's default.
 	// +optional
 	PostQuantum PostQuantum `json:"postQuantum,omitempty"`
 

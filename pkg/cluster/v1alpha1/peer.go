@@ -62,6 +62,11 @@ type PeerSpec struct {
 	// +kubebuilder:validation:Maximum=65535
 	PersistentKeepalive int32 `json:"persistentKeepalive,omitempty"`
 
+	// PostQuantum says whether the peer's sessions use keys of post-quantum exchanges: Never for another WireGuard, Auto if the peer takes part,
+	// Required: no data without. Without a value, the RopewalkMesh decides.
+	// +optional
+	PostQuantum PostQuantum `json:"postQuantum,omitempty"`
+
 	// NodeSelector selects the nodes that have the peer. Without it, all nodes in mode mesh have it.
 	// +optional
 	NodeSelector NodeSelector `json:"nodeSelector,omitempty,omitzero"`
