@@ -27,7 +27,7 @@ import (
 const joiners = 200
 
 // joinerProgram builds the program that runs agents without hosts.
-var joinerProgram = sync.OnceValues(func() (string, error) { return build("./pkg/cluster/agent/internal/joiners") })
+var joinerProgram = sync.OnceValues(func() (string, error) { return build("./test/joiners") })
 
 // crowd is a set of joining nodes whose agents run in one process.
 type crowd struct {

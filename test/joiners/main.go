@@ -39,7 +39,7 @@ func main() {
 	flag.Parse()
 	if err := run(*server, *dir); err != nil {
 		slog.Error("running the simulated agents of test/kube failed, this process ends and the test fails", "error", err)
-		os.Exit(1) //nolint:forbidigo // this is a command
+		os.Exit(1)
 	}
 }
 
