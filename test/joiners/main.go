@@ -68,7 +68,7 @@ func run(server, dir string) error {
 type done struct {
 	Name                                      string
 	Peers, Added, Removed, Writes, Reconciles int
-	// OwnHeartbeats and OtherHeartbeats are those of Nodes, in answers to watches.
+	// OwnHeartbeats and OtherHeartbeats count heartbeats of Nodes in answers to watches.
 	OwnHeartbeats, OtherHeartbeats int
 }
 
