@@ -63,7 +63,7 @@ func FuzzRouteMessages(f *testing.F) {
 	f.Add(uint16(unix.RTM_NEWLINK), linkMessage(0, 0, 1).Data)
 	f.Add(uint16(unix.RTM_DELADDR), []byte{})
 	f.Fuzz(func(_ *testing.T, kind uint16, data []byte) {
-		parseLinkName(data)
+		isLinkChange(kind, data)
 		isRouteChange(kind, data)
 		filterDevice(kind, data)
 	})
