@@ -41,8 +41,8 @@ var (
 // addresses.
 //
 // An existing interface of that name is an error that satisfies errors.Is(err, syscall.EBUSY), so two processes never
-// share the queues of one. If its process has just been killed, Open waits up to two seconds until the kernel has
-// unregistered it. A missing privilege satisfies errors.Is(err, os.ErrPermission). A missing /dev/net/tun satisfies
+// share the queues of one. Open waits up to two seconds for it to go away: if its process has just been killed, the
+// kernel unregisters it late. A missing privilege satisfies errors.Is(err, os.ErrPermission). A missing /dev/net/tun satisfies
 // errors.Is(err, os.ErrNotExist).
 func Open(c Config) (Device, error) {
 	c, err := c.complete()
@@ -67,7 +67,7 @@ func explainOpen(err error) error {
 }
 
 func (d *device) open(c *Config) error {
-	fd, name, err := attachFirstWithRetry(c, os.DirFS("/proc"))
+	fd, name, err := attachFirstWithRetry(c)
 	if err != nil {
 		return err
 	}
