@@ -23,12 +23,17 @@ const addrGenNone = 1
 // link is the interface as seen over netlink from one network namespace. Its sockets stay in that namespace,
 // whichever thread uses them, and keep the namespace alive.
 type link struct {
-	handle       *netlink.Handle
-	index        int
-	state        Event             // up and MTU at the last lookup
-	queueLen     int               // at the last lookup
-	subscription *linkSubscription // nil without a subscription
+	handle      *netlink.Handle
+	index       int
+	state       Event                   // up and MTU at the last lookup
+	queueLen    int                     // at the last lookup
+	changes     chan netlink.LinkUpdate // of all links there; closed when messages were lost (overrun); nil without a subscription
+	unsubscribe chan struct{}           // ends the subscription
 }
+
+// subscriptionBuffer is the socket's receive buffer in bytes. It holds some hundred changes of other interfaces while
+// the reader is delayed.
+const subscriptionBuffer = 1 << 20
 
 // openLink finds the interface in namespace ns. nil is the namespace of the calling thread.
 func openLink(ns *netns.NsHandle, name string) (*link, error) {
@@ -50,14 +55,14 @@ func followLink(ns *netns.NsHandle, name string) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.subscription, err = openLinkSubscription(ns)
-	if err == nil {
-		err = l.find(name)
-	}
-	if err == nil {
-		err = l.subscription.subscribe(l.index)
-	}
+	changes, unsubscribe := make(chan netlink.LinkUpdate, 16), make(chan struct{})
+	err = netlink.LinkSubscribeWithOptions(changes, unsubscribe, netlink.LinkSubscribeOptions{Namespace: ns, ReceiveBufferSize: subscriptionBuffer})
 	if err != nil {
+		l.close()
+		return nil, fmt.Errorf("subscribing to link changes: %w", err)
+	}
+	l.changes, l.unsubscribe = changes, unsubscribe
+	if err := l.find(name); err != nil {
 		l.close()
 		return nil, err
 	}
@@ -86,15 +91,23 @@ func (l *link) find(name string) error {
 	return nil
 }
 
+// close returns after the subscription has ended.
 func (l *link) close() {
-	if l.subscription != nil {
-		l.subscription.close()
+	if l.changes != nil {
+		close(l.unsubscribe)
+		for range l.changes { // until the library closes it
+		}
 	}
 	l.handle.Close()
 }
 
 func eventOf(a *netlink.LinkAttrs) Event {
 	return Event{Up: a.Flags&net.FlagUp != 0, MTU: a.MTU}
+}
+
+// isAbout reports whether a change is of the link itself. AF_BRIDGE messages are about a bridge port.
+func (l *link) isAbout(u *netlink.LinkUpdate) bool {
+	return int(u.Index) == l.index && u.Family == unix.AF_UNSPEC
 }
 
 // configure sets the MTU, the queue length, gso_max_size and the address generation mode, and removes link-local addresses. It clears

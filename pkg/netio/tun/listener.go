@@ -19,12 +19,8 @@ type listener struct {
 	ended  chan struct{} // nil before the first start
 }
 
-var (
-	// errTruncated means that a datagram was longer than the buffer.
-	errTruncated = errors.New("netlink message truncated")
-	// errStopped means that stop has set the read deadline.
-	errStopped = errors.New("netlink reader stopped")
-)
+// errStopped means that stop has set the read deadline.
+var errStopped = errors.New("netlink reader stopped")
 
 // kernelPort is the netlink port id of the kernel.
 const kernelPort = 0
@@ -65,11 +61,11 @@ func (l *listener) stop() {
 // receive waits for a datagram from the kernel. It returns the filled parts of both buffers.
 func receive(raw syscall.RawConn, message, control []byte) ([]byte, []byte, error) {
 	for {
-		var n, m, flags int
+		var n, m int
 		var from unix.Sockaddr
 		var failed error
 		err := raw.Read(func(fd uintptr) bool {
-			n, m, flags, from, failed = unix.Recvmsg(int(fd), message, control, unix.MSG_DONTWAIT)
+			n, m, _, from, failed = unix.Recvmsg(int(fd), message, control, unix.MSG_DONTWAIT)
 			return !errors.Is(failed, unix.EAGAIN)
 		})
 		switch sender, ok := from.(*unix.SockaddrNetlink); {
@@ -77,8 +73,6 @@ func receive(raw syscall.RawConn, message, control []byte) ([]byte, []byte, erro
 			return nil, nil, fmt.Errorf("%w: %w", errStopped, err)
 		case failed != nil:
 			return nil, nil, failed
-		case flags&unix.MSG_TRUNC != 0:
-			return nil, nil, errTruncated
 		case ok && sender.Pid == kernelPort:
 			return message[:n], control[:m], nil
 		}

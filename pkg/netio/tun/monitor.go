@@ -136,11 +136,13 @@ func (m *monitor) follow(l *link) {
 			return
 		case answer := <-m.dropQueries:
 			answer <- m.updateDrops(l)
-		case c, ok := <-l.subscription.changes:
-			if !ok || c.gone {
+		case u, ok := <-l.changes:
+			switch {
+			case !ok, l.isAbout(&u) && u.Header.Type == unix.RTM_DELLINK:
 				return
+			case l.isAbout(&u):
+				m.report(l, eventOf(u.Attrs()))
 			}
-			m.report(l, c.state)
 		}
 	}
 }
