@@ -3,22 +3,12 @@
 package udp
 
 import (
-	"encoding/binary"
-	"iter"
 	"math/bits"
 	"net/netip"
 
-	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
-
-// boundSocket is a UDP socket of any process, as udp_diag describes it.
-type boundSocket struct {
-	addr  netip.AddrPort
-	link  uint32 // interface index of SO_BINDTODEVICE, 0 for none
-	uid   uint32
-	inode uint64
-}
 
 // noteOpened counts sockets that were opened after Open's, and looks for foreign ones after the
 // 1st, 2nd, 4th, 8th and so on. The kernel lists all UDP sockets of the host, and a listing for
@@ -38,21 +28,23 @@ func (p *Port) reportForeign() {
 	if p.config.Log == nil {
 		return
 	}
-	ports, only := map[uint16]bool{}, uint16(0)
+	ports := map[uint16]bool{}
 	for i := range p.sources.Len() {
 		ports[p.sources.Port(i)] = true
 	}
-	if len(ports) == 1 {
-		only = p.sources.Port(0)
-	}
 	ours := p.inodes()
-	for s := range p.listSockets(only) {
-		if !ports[s.addr.Port()] || ours[s.inode] || p.foreign[s.inode] || isGroupAddress(s.addr.Addr()) {
+	for s := range p.listSockets {
+		inode := uint64(s.INode)
+		addr, _ := netip.AddrFromSlice(s.ID.Source)
+		if s.Family == unix.AF_INET {
+			addr = addr.Unmap()
+		}
+		if !ports[s.ID.SourcePort] || ours[inode] || p.foreign[inode] || isGroupAddress(addr) {
 			continue
 		}
-		p.foreign[s.inode] = true
+		p.foreign[inode] = true
 		p.config.Log.Error("another program has joined the listen port and takes datagrams from the tunnel, stop it (ss -ulpne lists its process)",
-			"port", s.addr.Port(), "address", s.addr.Addr(), "ifindex", s.link, "uid", s.uid, "inode", s.inode)
+			"port", s.ID.SourcePort, "address", addr, "ifindex", s.ID.Interface, "uid", s.UID, "inode", inode)
 	}
 }
 
@@ -80,45 +72,14 @@ func isGroupAddress(addr netip.Addr) bool {
 	return a.Is4() && groupAddress(int(a.As4()[3])) == a
 }
 
-// struct inet_diag_req_v2 and struct inet_diag_msg (linux/inet_diag.h).
-const (
-	diagRequestLen   = 56
-	diagRequestPort  = 8
-	diagMessageLen   = 72
-	diagMessagePort  = 4
-	diagMessageAddr  = 8
-	diagMessageLink  = 40
-	diagMessageUID   = 64
-	diagMessageInode = 68
-)
-
-// eachBoundSocket yields the UDP sockets of the thread's network namespace at a port, or at all ports for 0.
-func eachBoundSocket(port uint16) iter.Seq[boundSocket] {
-	return func(yield func(boundSocket) bool) {
-		for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-			request := append([]byte{family, unix.IPPROTO_UDP, 0, 0, 0xff, 0xff, 0xff, 0xff}, make([]byte, diagRequestLen-diagRequestPort)...)
-			binary.BigEndian.PutUint16(request[diagRequestPort:], port)
-			req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-			req.AddRawData(request)
-			messages, _ := req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
-			for _, m := range messages {
-				if len(m) >= diagMessageLen && !yield(parseDiag(m)) {
-					return
-				}
+// eachBoundSocket yields the UDP sockets of the thread's network namespace. If the kernel cannot list them all, it yields a part.
+func eachBoundSocket(yield func(*netlink.Socket) bool) {
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		list, _ := netlink.SocketDiagUDP(family)
+		for _, s := range list {
+			if !yield(s) {
+				return
 			}
 		}
-	}
-}
-
-// parseDiag reads a message of diagMessageLen bytes.
-func parseDiag(m []byte) boundSocket {
-	addr := netip.AddrFrom16([16]byte(m[diagMessageAddr:]))
-	if m[0] == unix.AF_INET {
-		addr = netip.AddrFrom4([4]byte(m[diagMessageAddr:]))
-	}
-	native := binary.NativeEndian
-	return boundSocket{
-		netip.AddrPortFrom(addr, binary.BigEndian.Uint16(m[diagMessagePort:])), native.Uint32(m[diagMessageLink:]),
-		native.Uint32(m[diagMessageUID:]), uint64(native.Uint32(m[diagMessageInode:])),
 	}
 }

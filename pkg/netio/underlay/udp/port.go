@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
@@ -51,9 +52,9 @@ type boundPort struct {
 	family int
 	holder int // the descriptor of a socket that receives nothing and keeps other programs from the port, -1 for none
 
-	opened      int                                     // sockets that joined the port or its sources; opening guards it
-	foreign     map[uint64]bool                         // the inodes of sockets of other programs that were logged; opening guards it
-	listSockets func(port uint16) iter.Seq[boundSocket] // eachBoundSocket; tests replace it
+	opened      int                       // sockets that joined the port or its sources; opening guards it
+	foreign     map[uint64]bool           // the inodes of sockets of other programs that were logged; opening guards it
+	listSockets iter.Seq[*netlink.Socket] // eachBoundSocket; tests replace it
 }
 
 // fragmentState is about outer packets that exceed the path MTU.
