@@ -12,7 +12,7 @@
 // and a rule for it. Its sockets permit outer fragments, and it takes no path MTU from ICMP errors.
 // The examples show:
 //
-//   - two tunnels over an in-memory network, in a test without root ([tun.NewFake], [underlay.NewNetwork])
+//   - two tunnels over an in-memory network, in a test without root (packages tuntest and underlaytest below netio)
 //   - a tunnel over a TUN interface and UDP sockets of the host ([tun.Open]), which needs CAP_NET_ADMIN
 //
 // Package ebpf/spreader spreads the packets of a WireGuard that another program runs, such as the kernel's. Package control/conffile

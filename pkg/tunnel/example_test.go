@@ -11,8 +11,9 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
@@ -26,7 +27,7 @@ func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 
-	network := underlay.NewNetwork(nil)
+	network := underlaytest.NewNetwork(nil)
 	b, hostB, keyB := memoryTunnel(ctx, network, "192.0.2.2", "2001:db8::2")
 	a, hostA, keyA := memoryTunnel(ctx, network, "192.0.2.1", "2001:db8::1")
 	defer a.Close()
@@ -44,8 +45,8 @@ func Example() {
 }
 
 // memoryTunnel returns a running tunnel at two addresses of network, the host behind its TUN, and its key.
-func memoryTunnel(ctx context.Context, network *underlay.Network, v4, v6 string) (*tunnel.Tunnel, *tun.Fake, noise.PrivateKey) {
-	host := tun.NewFake(tun.FakeConfig{})
+func memoryTunnel(ctx context.Context, network *underlaytest.Network, v4, v6 string) (*tunnel.Tunnel, *tuntest.Fake, noise.PrivateKey) {
+	host := tuntest.NewFake(tuntest.FakeConfig{})
 	t, err := tunnel.New(tunnel.Config{
 		TUN: host,
 		OpenPort: func(o tunnel.PortOptions) (underlay.Port, error) {
@@ -68,7 +69,7 @@ func memoryTunnel(ctx context.Context, network *underlay.Network, v4, v6 string)
 }
 
 // exchange sends a train until the other host has it: nothing arrives until the other host's port is open.
-func exchange(ctx context.Context, from, to *tun.Fake, train []byte) []byte {
+func exchange(ctx context.Context, from, to *tuntest.Fake, train []byte) []byte {
 	for ctx.Err() == nil {
 		if err := from.Inject(0, train); err != nil {
 			log.Fatal(err)

@@ -14,8 +14,9 @@ import (
 	"testing/synctest"
 	"weak"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel"
@@ -25,9 +26,9 @@ import (
 // newTunnel returns a tunnel over a fake TUN. It is not started.
 func newTunnel(t *testing.T) *tunnel.Tunnel {
 	t.Helper()
-	network := underlay.NewNetwork(nil)
+	network := underlaytest.NewNetwork(nil)
 	tn, err := tunnel.New(tunnel.Config{
-		TUN: tun.NewFake(tun.FakeConfig{}),
+		TUN: tuntest.NewFake(tuntest.FakeConfig{}),
 		OpenPort: func(o tunnel.PortOptions) (underlay.Port, error) {
 			return network.Open(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), o.Port, o.Lanes)
 		},
@@ -83,8 +84,8 @@ func TestConcurrentStartStatusCloseEndTunnel(t *testing.T) {
 }
 
 func TestContextDoesNotRetainEndedTunnel(t *testing.T) {
-	start := func() weak.Pointer[tun.Fake] {
-		device := tun.NewFake(tun.FakeConfig{})
+	start := func() weak.Pointer[tuntest.Fake] {
+		device := tuntest.NewFake(tuntest.FakeConfig{})
 		tn, err := tunnel.New(tunnel.Config{TUN: device})
 		if err != nil {
 			t.Fatal(err)

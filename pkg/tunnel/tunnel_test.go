@@ -13,8 +13,8 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
-	"github.com/ropewalk/ropewalk/pkg/netio/tun"
-	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/tunnel"
@@ -55,7 +55,7 @@ func TestNewNeedsTUN(t *testing.T) {
 }
 
 func TestContextEndsTunnel(t *testing.T) {
-	network := underlay.NewNetwork(nil)
+	network := underlaytest.NewNetwork(nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	tn, _, _ := memoryTunnel(ctx, network, "192.0.2.1", "2001:db8::1")
 	cancel()
@@ -64,7 +64,7 @@ func TestContextEndsTunnel(t *testing.T) {
 }
 
 func TestCopyAndResumeOfMachineRenewSessions(t *testing.T) {
-	network := underlay.NewNetwork(nil)
+	network := underlaytest.NewNetwork(nil)
 	a, hostA, keyA := memoryTunnel(t.Context(), network, "192.0.2.1", "2001:db8::1")
 	b, hostB, keyB := memoryTunnel(t.Context(), network, "192.0.2.2", "2001:db8::2")
 	defer a.Close()
@@ -80,7 +80,7 @@ func TestCopyAndResumeOfMachineRenewSessions(t *testing.T) {
 }
 
 func TestFormatShowsNoKeys(t *testing.T) {
-	tn, err := tunnel.New(tunnel.Config{TUN: tun.NewFake(tun.FakeConfig{Name: "fake7"})})
+	tn, err := tunnel.New(tunnel.Config{TUN: tuntest.NewFake(tuntest.FakeConfig{Name: "fake7"})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
@@ -29,10 +31,10 @@ type host struct {
 	sim     *sim
 	n       int
 	key     noise.PrivateKey
-	tun     *tun.Fake
-	port    *underlay.Fake // the last that was opened
-	kept    *underlay.Fake // its successor takes over what waits in it; nil for none
-	starts  uint64         // of processes
+	tun     *tuntest.Fake
+	port    *underlaytest.Fake // the last that was opened
+	kept    *underlaytest.Fake // its successor takes over what waits in it; nil for none
+	starts  uint64             // of processes
 	began   time.Time
 	reads   atomic.Int64 // of the clock: a device without timers does not read it
 	ahead   atomic.Int64 // ns by which the monotonic clock is ahead, after suspends
@@ -98,7 +100,7 @@ func (h *host) create() {
 			return from.All()[:4]
 		}
 	}
-	h.tun = tun.NewFake(tun.FakeConfig{Queues: lanes, Depth: 8192, Features: tun.Features{TSO: true, USO: true}})
+	h.tun = tuntest.NewFake(tuntest.FakeConfig{Queues: lanes, Depth: 8192, Features: tun.Features{TSO: true, USO: true}})
 	h.Device = device.New(device.Config{
 		TUN: h.tun, Log: slog.New(logWatch{slog.DiscardHandler, h}), Clock: h.clock,
 		Rand:     seeded(h.sim.schedule.Seed, uint64(h.n)<<32|h.starts),
@@ -128,7 +130,7 @@ func (h *host) openPort(o device.PortOptions) (underlay.Port, error) {
 }
 
 // receive passes what a queue of a TUN gets to the model, until it is closed.
-func (h *host) receive(t *tun.Fake, queue int) {
+func (h *host) receive(t *tuntest.Fake, queue int) {
 	for {
 		train, err := t.Receive(context.Background(), queue)
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
@@ -40,13 +40,13 @@ const (
 // simNetwork carries datagrams between hosts. Its lock comes after all of a device's.
 type simNetwork struct {
 	s       *schedule
-	lan     *underlay.Network
+	lan     *underlaytest.Network
 	watch   *watch
 	mu      sync.Mutex // guards all below, and watch
 	access  []*access  // by host; 0 is unused
 	links   map[[2]int]*link
-	perfect bool              // nothing is lost, duplicated or late any more
-	replies []underlay.Routed // what hosts have sent to strangers since the last call of takeReplies
+	perfect bool                  // nothing is lost, duplicated or late any more
+	replies []underlaytest.Routed // what hosts have sent to strangers since the last call of takeReplies
 }
 
 // access is where a host is connected.
@@ -91,7 +91,7 @@ type link struct {
 
 // transit is one datagram in transit.
 type transit struct {
-	underlay.Routed
+	underlaytest.Routed
 	src, dst int
 	sent     time.Time
 	due      time.Time
@@ -100,7 +100,7 @@ type transit struct {
 
 func newNetwork(s *schedule, w *watch) *simNetwork {
 	n := &simNetwork{s: s, watch: w, access: make([]*access, s.Hosts+1), links: map[[2]int]*link{}}
-	n.lan = underlay.NewRoutedNetwork(n.route)
+	n.lan = underlaytest.NewRoutedNetwork(n.route)
 	for i := range n.access {
 		n.access[i] = &access{inside: s.inside(i), nated: s.nated(i), out: map[uint16]netip.AddrPort{}}
 	}
@@ -117,8 +117,8 @@ func (n *simNetwork) link(src, dst int) *link {
 	return l
 }
 
-// route is the underlay.Router: it takes a datagram from a host.
-func (n *simNetwork) route(d underlay.Routed) {
+// route is the underlaytest.Router: it takes a datagram from a host.
+func (n *simNetwork) route(d underlaytest.Routed) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	src := int(d.From.Addr().As4()[3])
@@ -129,7 +129,7 @@ func (n *simNetwork) route(d underlay.Routed) {
 	dst, known := n.hostAt(d.To)
 	n.watch.transmit(src, dst, known, d.To, d.Payload)
 	if !known {
-		n.replies = append(n.replies, underlay.Routed{To: d.To, Payload: bytes.Clone(d.Payload)})
+		n.replies = append(n.replies, underlaytest.Routed{To: d.To, Payload: bytes.Clone(d.Payload)})
 		return
 	}
 	d.Payload = bytes.Clone(d.Payload)
@@ -240,7 +240,7 @@ func (n *simNetwork) arrive(l *link) {
 }
 
 // deliver passes a datagram to a socket of a host, and counts it. The caller holds mu.
-func (n *simNetwork) deliver(dst int, d underlay.Routed, socket netip.AddrPort) bool {
+func (n *simNetwork) deliver(dst int, d underlaytest.Routed, socket netip.AddrPort) bool {
 	d.To = socket
 	d.Lane = int(d.From.Port()) // as SO_REUSEPORT: by addresses and ports, which differ in the source port only
 	if !n.access[dst].alive || !n.lan.Deliver(d) {
@@ -268,7 +268,7 @@ func (n *simNetwork) capture(a *access, t transit) {
 func (n *simNetwork) inject(host int, from netip.AddrPort, payload []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	d := underlay.Routed{From: from, Payload: payload}
+	d := underlaytest.Routed{From: from, Payload: payload}
 	n.deliver(host, d, netip.AddrPortFrom(n.access[host].inside, port))
 }
 

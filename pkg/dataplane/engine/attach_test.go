@@ -21,20 +21,22 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/lane/lanetest"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/send"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-func newIdleEngine(lanes int) (*Engine, *tun.Fake) {
-	device := tun.NewFake(tun.FakeConfig{Queues: lanes})
+func newIdleEngine(lanes int) (*Engine, *tuntest.Fake) {
+	device := tuntest.NewFake(tuntest.FakeConfig{Queues: lanes})
 	return New(Config{Device: device, Control: &lanetest.Control{}, Clock: NewClock(), Rand: rand.Reader}), device
 }
 
 func TestAttachRejectsPortWithOtherLaneCount(t *testing.T) {
 	e, _ := newIdleEngine(2)
-	port, _ := underlay.Pipe(3)
+	port, _ := underlaytest.Pipe(3)
 	if err := e.Attach(port); err == nil {
 		t.Error("a port of 3 lanes was attached to an engine of 2")
 	}
@@ -45,7 +47,7 @@ func TestAttachRejectsPortWithOtherLaneCount(t *testing.T) {
 
 func TestAttachRejectsSecondPort(t *testing.T) {
 	e, _ := newIdleEngine(1)
-	a, b := underlay.Pipe(1)
+	a, b := underlaytest.Pipe(1)
 	if err := e.Attach(a); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +65,7 @@ func TestAttachRejectsSecondPort(t *testing.T) {
 
 func TestLoopsEndWhenTUNOrPortCloses(t *testing.T) {
 	e, device := newIdleEngine(4)
-	port, _ := underlay.Pipe(4)
+	port, _ := underlaytest.Pipe(4)
 	if err := e.Attach(port); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +120,7 @@ func TestSlowPathCountsItsDrops(t *testing.T) {
 
 func TestSlowPathSendsTrainAsOneRun(t *testing.T) {
 	r := newEngineRig(t)
-	ours, theirs := underlay.Pipe(1)
+	ours, theirs := underlaytest.Pipe(1)
 	if err := r.engine.Attach(ours); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +161,7 @@ func TestLockedThreadsEndWithTheirLoops(t *testing.T) {
 		}
 		return len(tasks)
 	}
-	device := tun.NewFake(tun.FakeConfig{Queues: 4})
+	device := tuntest.NewFake(tuntest.FakeConfig{Queues: 4})
 	e := New(Config{
 		Device: device, Control: &lanetest.Control{}, Clock: NewClock(), Rand: rand.Reader,
 		OnLoopStart: func(string) func(bool) {
@@ -170,7 +172,7 @@ func TestLockedThreadsEndWithTheirLoops(t *testing.T) {
 	before := threads()
 	const cycles = 20
 	for range cycles {
-		port, _ := underlay.Pipe(4)
+		port, _ := underlaytest.Pipe(4)
 		if err := errors.Join(e.Attach(port), e.Detach()); err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +188,7 @@ func TestLockedThreadsEndWithTheirLoops(t *testing.T) {
 func TestLoopStartHookRunsOncePerLoop(t *testing.T) {
 	var mu sync.Mutex
 	begun := map[string]int{}
-	device := tun.NewFake(tun.FakeConfig{Queues: 2})
+	device := tuntest.NewFake(tuntest.FakeConfig{Queues: 2})
 	e := New(Config{
 		Device: device, Control: &lanetest.Control{}, Clock: NewClock(), Rand: rand.Reader,
 		OnLoopStart: func(loop string) func(bool) {
@@ -198,7 +200,7 @@ func TestLoopStartHookRunsOncePerLoop(t *testing.T) {
 	})
 	e.Start()
 	for range 2 {
-		port, _ := underlay.Pipe(2)
+		port, _ := underlaytest.Pipe(2)
 		if err := errors.Join(e.Attach(port), e.Detach()); err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +233,7 @@ func (s *stalled) Close() error {
 
 func TestDetachWakesSlowLane(t *testing.T) {
 	r := newEngineRig(t)
-	ours, _ := underlay.Pipe(1)
+	ours, _ := underlaytest.Pipe(1)
 	p := &stalled{Port: ours, inside: make(chan struct{}), closed: make(chan struct{})}
 	if err := r.engine.Attach(p); err != nil {
 		t.Fatal(err)
@@ -269,12 +271,12 @@ func TestStoppedLanesReadNothing(t *testing.T) {
 }
 
 // unstoppable is a TUN that does not stop reading.
-type unstoppable struct{ *tun.Fake }
+type unstoppable struct{ *tuntest.Fake }
 
 func (unstoppable) StopReading() error { return syscall.EIO }
 
 func TestLanesReadOnIfTUNDoesNotStop(t *testing.T) {
-	device := unstoppable{tun.NewFake(tun.FakeConfig{})}
+	device := unstoppable{tuntest.NewFake(tuntest.FakeConfig{})}
 	e := New(Config{Device: device, Control: &lanetest.Control{}, Clock: NewClock(), Rand: rand.Reader})
 	e.Start()
 	if err := e.Stop(); !errors.Is(err, syscall.EIO) {
@@ -287,7 +289,7 @@ func TestLanesReadOnIfTUNDoesNotStop(t *testing.T) {
 }
 
 // jointTUN is a TUN of two queues, each of which can be tried only while the other is.
-type jointTUN struct{ *tun.Fake }
+type jointTUN struct{ *tuntest.Fake }
 
 func (j jointTUN) Queues() []tun.Queue {
 	queues, both := j.Fake.Queues(), make(chan struct{})
@@ -313,7 +315,7 @@ func (j jointQueue) TryRead([][]byte, []int) int {
 // TestLanesSendWaitingPacketsInParallel hangs if a lane waits for another.
 func TestLanesSendWaitingPacketsInParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		device := jointTUN{tun.NewFake(tun.FakeConfig{Queues: 2})}
+		device := jointTUN{tuntest.NewFake(tuntest.FakeConfig{Queues: 2})}
 		e := New(Config{Device: device, Control: &lanetest.Control{}, Clock: NewClock(), Rand: rand.Reader})
 		e.Start()
 		expect.NoError(t, e.Stop())
@@ -323,7 +325,7 @@ func TestLanesSendWaitingPacketsInParallel(t *testing.T) {
 
 // TestNumberOfWaitingPacketsSentIsBounded has more packets wait than a host can leave in a TUN queue.
 func TestNumberOfWaitingPacketsSentIsBounded(t *testing.T) {
-	device := tun.NewFake(tun.FakeConfig{Depth: 3 * send.MaxWaiting})
+	device := tuntest.NewFake(tuntest.FakeConfig{Depth: 3 * send.MaxWaiting})
 	e := New(Config{Device: device, Control: &lanetest.Control{}, Clock: NewClock(), Rand: rand.Reader})
 	e.Start()
 	expect.NoError(t, e.Stop())
@@ -338,7 +340,7 @@ func TestNumberOfWaitingPacketsSentIsBounded(t *testing.T) {
 // TestSecondaryPortTrafficReachesTUN sends messages to a source port instead of the listen port.
 func TestSecondaryPortTrafficReachesTUN(t *testing.T) {
 	r := newEngineRig(t)
-	ours, theirs := underlay.Pipe(1)
+	ours, theirs := underlaytest.Pipe(1)
 	source, err := ours.OpenSource(61000)
 	if err != nil {
 		t.Fatal(err)

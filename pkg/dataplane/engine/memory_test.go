@@ -8,6 +8,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/lane"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -17,7 +18,7 @@ func TestPortChangesReuseBuffers(t *testing.T) {
 	const cycles = 10
 	var ports [1 + cycles]underlay.Port
 	for i := range ports {
-		ports[i], _ = underlay.Pipe(2)
+		ports[i], _ = underlaytest.Pipe(2)
 	}
 	var before, after runtime.MemStats
 	for i, port := range ports {

@@ -20,6 +20,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
@@ -35,7 +36,7 @@ type end struct {
 }
 
 // newEnd gives host a tunnel device with those addresses, routes to networks through it, and one peer that has them all.
-func newEnd(t *testing.T, host *netlab.Host, port *underlay.Fake, to underlay.Endpoint, addrs, networks []string) *end {
+func newEnd(t *testing.T, host *netlab.Host, port *underlaytest.Fake, to underlay.Endpoint, addrs, networks []string) *end {
 	t.Helper()
 	var d tun.Device
 	expect.NoError(t, host.Do(func() (err error) {
@@ -100,7 +101,7 @@ func newEnds(t *testing.T) (behind *netlab.Host, a, b *end) {
 	expect.NoError(t, hosts[1].Forward())
 	expect.NoError(t, hosts[0].RouteVia(netip.MustParsePrefix("10.8.0.0/16"), netip.MustParseAddr("10.7.0.1")))
 	expect.NoError(t, hosts[0].RouteVia(netip.MustParsePrefix("fd08::/16"), netip.MustParseAddr("fd07::1")))
-	left, right := underlay.Pipe(1)
+	left, right := underlaytest.Pipe(1)
 	a = newEnd(t, hosts[1], left, right.Endpoint(false), []string{"10.8.1.1/32", "fd08:1::1/128"}, []string{"10.8.2.0/24", "fd08:2::/64"})
 	b = newEnd(t, hosts[2], right, left.Endpoint(false), []string{"10.8.2.1/32", "fd08:2::1/128"},
 		[]string{"10.8.1.1/32", "10.7.0.0/24", "fd08:1::1/128", "fd07::/64"})

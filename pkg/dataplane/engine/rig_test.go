@@ -8,6 +8,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/lane/lanetest"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 )
 
 // engineRig is an engine of one lane with one peer.
@@ -18,7 +19,7 @@ type engineRig struct {
 
 func newEngineRig(tb testing.TB) *engineRig {
 	tb.Helper()
-	device := tun.NewFake(tun.FakeConfig{Depth: 64, Features: tun.Features{TSO: true, USO: true}})
+	device := tuntest.NewFake(tuntest.FakeConfig{Depth: 64, Features: tun.Features{TSO: true, USO: true}})
 	e := New(Config{Device: device, Control: &lanetest.Control{}, Clock: NewClock(), Rand: rand.Reader})
 	r := &engineRig{lanetest.NewOf(tb, e.shared, device), e}
 	r.Now = e.shared.Clock()

@@ -13,7 +13,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/lane/lanetest"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
-	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -24,7 +25,7 @@ func TestPortsMayChangeWhileWorkersRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	device := tun.NewFake(tun.FakeConfig{Depth: 64, Features: tun.Features{TSO: true, USO: true}})
+	device := tuntest.NewFake(tuntest.FakeConfig{Depth: 64, Features: tun.Features{TSO: true, USO: true}})
 	var now atomic.Int64
 	now.Store(int64(time.Hour))
 	e := New(Config{
@@ -44,7 +45,7 @@ func TestPortsMayChangeWhileWorkersRun(t *testing.T) {
 		}
 	})
 	for range 20 {
-		port, far := underlay.Pipe(1)
+		port, far := underlaytest.Pipe(1)
 		if err := e.Attach(port); err != nil {
 			t.Fatal(err)
 		}

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 )
 
 // Two ports on a network in memory.
 func Example() {
-	a, b := underlay.Pipe(1)
+	a, b := underlaytest.Pipe(1)
 	defer a.Close()
 	defer b.Close()
 	to := b.Endpoint(false)

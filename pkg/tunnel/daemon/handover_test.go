@@ -24,7 +24,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
-	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
@@ -266,7 +266,7 @@ func TestFailedRestartRemovesControlSocket(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	d := &Daemon{log: log, listener: listener, done: make(chan struct{})}
-	d.tunnel = &tunnel{Device: device.New(device.Config{TUN: tun.NewFake(tun.FakeConfig{}), Log: log})}
+	d.tunnel = &tunnel{Device: device.New(device.Config{TUN: tuntest.NewFake(tuntest.FakeConfig{}), Log: log})}
 	stopped := &handover.Tunnel{State: handover.State{Name: "rwd0"}} // a tunnel without queues
 	if stopped.ControlFD, err = listener.DupFD(); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
@@ -22,7 +22,7 @@ func newUpgradeDaemon(start func(_, _ string) (*Successor, error)) *Daemon {
 	return &Daemon{
 		o: Options{StartSuccessor: start}, log: slog.New(slog.DiscardHandler), announced: make(chan struct{}), preparing: make(chan int, 1),
 		done:   make(chan struct{}),
-		tunnel: &tunnel{tun: tun.NewFake(tun.FakeConfig{})},
+		tunnel: &tunnel{tun: tuntest.NewFake(tuntest.FakeConfig{})},
 	}
 }
 

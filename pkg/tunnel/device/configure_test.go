@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -236,11 +237,11 @@ func TestDeviceRejectsItselfAsPeer(t *testing.T) {
 
 func TestFirewallMarkReachesThePort(t *testing.T) {
 	var mu sync.Mutex
-	var ports []*underlay.Fake
+	var ports []*underlaytest.Fake
 	h := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{WrapPort: func(p underlay.Port) underlay.Port {
 		mu.Lock()
 		defer mu.Unlock()
-		ports = append(ports, p.(*underlay.Fake))
+		ports = append(ports, p.(*underlaytest.Fake))
 		return p
 	}})
 	mark := uint32(0xca6c)

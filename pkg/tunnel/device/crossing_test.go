@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
@@ -69,11 +70,11 @@ func TestCrossedHandshakeDoesNotYieldToStock(t *testing.T) {
 	for range 8 { // of which about a half have the larger key
 		synctest.Test(t, func(t *testing.T) {
 			own, _ := devicetest.Addresses(1)
-			lan := devicetest.NewLAN(func(from, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+			lan := devicetest.NewLAN(func(from, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 				if kind, _ := wire.Classify(datagram); kind == wire.TypeResponse && from.Addr() == own {
-					return underlay.Drop
+					return underlaytest.Drop
 				}
-				return underlay.Deliver
+				return underlaytest.Deliver
 			})
 			far := devicetest.Options{WrapPort: func(p underlay.Port) underlay.Port { return farPort{p} }}
 			a, stock := lan.Host(t, 1, far), lan.Host(t, 2, far)

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
@@ -31,16 +31,16 @@ const (
 	ruleInterval = 25
 )
 
-func (b *rulebook) filter(from, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+func (b *rulebook) filter(from, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 	b.mu.Lock()
 	whole := !b.cut.Load()
 	b.note(from, datagram)
 	b.whole = append(b.whole, whole)
 	b.mu.Unlock()
 	if whole {
-		return underlay.Deliver
+		return underlaytest.Deliver
 	}
-	return underlay.Drop
+	return underlaytest.Drop
 }
 
 // follows reports whether a matching message follows message i within d. Events at the same instant have no order, for

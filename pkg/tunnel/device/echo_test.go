@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
@@ -139,7 +140,7 @@ func TestForgedRefusalChangesStatusOnly(t *testing.T) {
 		stranger.Send(flow.WithVnetHeader(stranger.To(a, 1, false).UDP(nil)))
 		time.Sleep(2 * time.Minute) // the log of refusals is limited, and so is this one
 		before, at := a.PeerStatus(b), stranger.Outside(false).Addr()
-		lan.Deliver(underlay.Routed{From: b.Outside(false), To: a.Outside(false), Payload: sent.latestFrom(at, wire.TypeInitiation)})
+		lan.Deliver(underlaytest.Routed{From: b.Outside(false), To: a.Outside(false), Payload: sent.latestFrom(at, wire.TypeInitiation)})
 		time.Sleep(time.Second)
 		after := a.PeerStatus(b)
 		if got := probe(t, a, b).Handshake.RefusedKey; got != stranger.Public().Base64() {

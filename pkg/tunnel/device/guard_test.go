@@ -11,6 +11,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
@@ -41,19 +42,19 @@ func (l *lot) wrap(p underlay.Port) underlay.Port {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ready, l.indices, l.sources = false, map[uint32]int{}, map[config.Endpoint]int{}
-	l.current = &guarded{switched: switched{Fake: p.(*underlay.Fake)}, lot: l}
+	l.current = &guarded{switched: switched{Fake: p.(*underlaytest.Fake)}, lot: l}
 	return l.current
 }
 
-// filter is an underlay.Filter that delivers all messages, whatever the guard decides.
-func (l *lot) filter(_, to netip.AddrPort, datagram []byte) underlay.Verdict {
+// filter is an underlaytest.Filter that delivers all messages, whatever the guard decides.
+func (l *lot) filter(_, to netip.AddrPort, datagram []byte) underlaytest.Verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kind, _ := wire.Classify(datagram)
 	if to.Addr() == l.at && kind == wire.TypeData && l.ready && l.indices[wire.ReceiverIndex(datagram)] <= 0 {
 		l.refused++
 	}
-	return underlay.Deliver
+	return underlaytest.Deliver
 }
 
 func (l *lot) do(g *guarded, f func()) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
@@ -54,11 +54,11 @@ func stopOnce(b *testing.B, n int) time.Duration {
 	b.Helper()
 	at, _ := devicetest.Addresses(10)
 	last, reached := netip.AddrPortFrom(at, devicetest.ListenPort), new(atomic.Bool)
-	lan := devicetest.NewLAN(func(_, to netip.AddrPort, _ []byte) underlay.Verdict {
+	lan := devicetest.NewLAN(func(_, to netip.AddrPort, _ []byte) underlaytest.Verdict {
 		if to == last {
 			reached.Store(true)
 		}
-		return underlay.Drop
+		return underlaytest.Drop
 	})
 	old, next := lan.Host(b, 1, devicetest.Options{}), lan.Host(b, 1, devicetest.Options{Stop: true})
 	lan.Host(b, 10, devicetest.Options{})

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -276,7 +277,7 @@ func TestPacketsThatWaitBeforeStartAreSent(t *testing.T) {
 		defer close(awaited)
 		a := lan.Host(t, 1, devicetest.Options{Stop: true, WrapPort: func(p underlay.Port) underlay.Port {
 			time.Sleep(time.Second)
-			return &latePort{switched{Fake: p.(*underlay.Fake)}, b.Outside(false), awaited}
+			return &latePort{switched{Fake: p.(*underlaytest.Fake)}, b.Outside(false), awaited}
 		}})
 		devicetest.Connect(a, b)
 		devicetest.Connect(a, other)
@@ -291,7 +292,7 @@ func TestPacketsThatWaitBeforeStartAreSent(t *testing.T) {
 
 // keptPort is a port that rejects changes while it is kept for a handover.
 type keptPort struct {
-	*underlay.Fake
+	*underlaytest.Fake
 	kept atomic.Bool
 }
 
@@ -310,7 +311,7 @@ func TestHandoverKeepsLaneSelection(t *testing.T) {
 		a := lan.Host(t, 1, devicetest.Options{
 			Plan: plans(fourPlans()...), Log: slog.New(slog.NewTextHandler(&log, nil)),
 			WrapPort: func(p underlay.Port) underlay.Port {
-				port = &keptPort{Fake: p.(*underlay.Fake)}
+				port = &keptPort{Fake: p.(*underlaytest.Fake)}
 				return port
 			},
 		})
@@ -452,10 +453,10 @@ type deafening struct {
 	lose atomic.Int32
 }
 
-func (d *deafening) filter(from, to netip.AddrPort, datagram []byte) underlay.Verdict {
+func (d *deafening) filter(from, to netip.AddrPort, datagram []byte) underlaytest.Verdict {
 	verdict := d.timeline.filter(from, to, datagram)
 	if kind, _ := wire.Classify(datagram); kind == wire.TypeResponse && d.lose.Add(-1) >= 0 {
-		return underlay.Drop
+		return underlaytest.Drop
 	}
 	return verdict
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -164,10 +165,10 @@ type unheard struct {
 	heard atomic.Bool
 }
 
-func (u *unheard) filter(from, to netip.AddrPort, datagram []byte) underlay.Verdict {
+func (u *unheard) filter(from, to netip.AddrPort, datagram []byte) underlaytest.Verdict {
 	if kind, _ := wire.Classify(datagram); kind == wire.TypeData && !u.heard.Load() {
 		_ = u.early.filter(from, to, datagram)
-		return underlay.Drop
+		return underlaytest.Drop
 	}
 	return u.messages.filter(from, to, datagram)
 }

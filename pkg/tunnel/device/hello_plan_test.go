@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
@@ -41,7 +41,7 @@ func TestPlannerGetsScopeOfLinkLocalPeer(t *testing.T) {
 }
 
 func TestErasedSessionsLeaveNoHello(t *testing.T) {
-	d := New(Config{TUN: tun.NewFake(tun.FakeConfig{}), Log: slog.New(slog.DiscardHandler)})
+	d := New(Config{TUN: tuntest.NewFake(tuntest.FakeConfig{}), Log: slog.New(slog.DiscardHandler)})
 	defer d.Close()
 	p := d.peers.add(noise.PublicKey{1})
 	p.hello.queue.Put(&hello.Pending{})

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -16,7 +17,7 @@ import (
 func TestNoLinkEventComesWhileSocketsAreKept(t *testing.T) {
 	opened := 0
 	d := New(Config{
-		TUN: tun.NewFake(tun.FakeConfig{}), Log: slog.New(slog.DiscardHandler),
+		TUN: tuntest.NewFake(tuntest.FakeConfig{}), Log: slog.New(slog.DiscardHandler),
 		OpenPort: func(PortOptions) (underlay.Port, error) { opened++; return nil, errors.New("no port") },
 	})
 	defer d.Close()

@@ -17,7 +17,9 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
@@ -137,11 +139,11 @@ func TestAllKeysOfCopiedMachineAreErasedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var copied atomic.Pointer[device.Device] // set once it is to be watched
 		var used atomic.Int64
-		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 			if kind, _ := wire.Classify(datagram); copied.Load() != nil && kind == wire.TypeInitiation {
 				used.CompareAndSwap(0, int64(copied.Load().Indices()))
 			}
-			return underlay.Deliver
+			return underlaytest.Deliver
 		})
 		a, b, c := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
 		devicetest.Connect(a, b)
@@ -190,11 +192,11 @@ func (u unclosable) Close() error { return errors.Join(u.Port.Close(), syscall.E
 
 func TestPortFailuresAreLoggedWithNextStep(t *testing.T) {
 	var log bytes.Buffer
-	lan := underlay.NewNetwork(nil)
+	lan := underlaytest.NewNetwork(nil)
 	v4, v6 := devicetest.Addresses(1)
 	opening := syscall.ENOBUFS // the next error of OpenPort
 	d := device.New(device.Config{
-		TUN: tun.NewFake(tun.FakeConfig{}), Log: slog.New(slog.NewTextHandler(&log, nil)),
+		TUN: tuntest.NewFake(tuntest.FakeConfig{}), Log: slog.New(slog.NewTextHandler(&log, nil)),
 		OpenPort: func(o device.PortOptions) (underlay.Port, error) {
 			if opening != 0 {
 				return nil, opening
@@ -222,12 +224,12 @@ func TestPortFailuresAreLoggedWithNextStep(t *testing.T) {
 
 // TestFailedOpenKeepsListenPortReserved: until the port is open, it is no other program's.
 func TestFailedOpenKeepsListenPortReserved(t *testing.T) {
-	lan := underlay.NewNetwork(nil)
+	lan := underlaytest.NewNetwork(nil)
 	v4, v6 := devicetest.Addresses(1)
 	var failing atomic.Bool
 	var reserved uint16
 	d := device.New(device.Config{
-		TUN: tun.NewFake(tun.FakeConfig{}), Log: slog.New(slog.DiscardHandler),
+		TUN: tuntest.NewFake(tuntest.FakeConfig{}), Log: slog.New(slog.DiscardHandler),
 		ReservePort: func(port uint16) error { reserved = port; return nil },
 		OpenPort: func(o device.PortOptions) (underlay.Port, error) {
 			if failing.Load() {

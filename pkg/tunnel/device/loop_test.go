@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
@@ -43,14 +44,14 @@ func newLoopRig(t *testing.T) *loopRig {
 	t.Helper()
 	r := &loopRig{t: t, loops: map[netip.Addr]bool{}}
 	var at []netip.Addr
-	lan := devicetest.NewLAN(func(from, _ netip.AddrPort, _ []byte) underlay.Verdict {
+	lan := devicetest.NewLAN(func(from, _ netip.AddrPort, _ []byte) underlaytest.Verdict {
 		if slices.Contains(at, from.Addr()) {
 			r.sent.Add(1)
 		}
 		if r.cut.Load() {
-			return underlay.Drop
+			return underlaytest.Drop
 		}
-		return underlay.Deliver
+		return underlaytest.Deliver
 	})
 	r.a = lan.Host(t, 1, devicetest.Options{Route: r.route, Loops: r.lookUpLoop, Log: slog.New(slog.NewTextHandler(&r.log, nil))})
 	r.b = lan.Host(t, 2, devicetest.Options{})

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -50,8 +51,8 @@ type messages struct {
 	from  map[netip.Addr]map[wire.Type][]byte // the last ones of each host
 }
 
-// filter is an underlay.Filter that counts, and delivers.
-func (m *messages) filter(from, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+// filter is an underlaytest.Filter that counts, and delivers.
+func (m *messages) filter(from, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.count == nil {
@@ -66,7 +67,7 @@ func (m *messages) filter(from, _ netip.AddrPort, datagram []byte) underlay.Verd
 	m.count[from.Addr()][kind]++
 	m.last[kind] = bytes.Clone(datagram)
 	m.from[from.Addr()][kind] = m.last[kind]
-	return underlay.Deliver
+	return underlaytest.Deliver
 }
 
 // sent is how many messages of a type host n has sent.
@@ -101,7 +102,7 @@ func hasMAC2(msg []byte) bool {
 // stranger is a host on a LAN that sends handshake messages with any key.
 type stranger struct {
 	t    testing.TB
-	port *underlay.Fake
+	port *underlaytest.Fake
 	key  noise.PrivateKey
 	id   *noise.Identity
 	rx   []underlay.Datagrams

@@ -8,13 +8,13 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 func TestRouteChangeClearsPeerSourceAddresses(t *testing.T) {
-	d := New(Config{TUN: tun.NewFake(tun.FakeConfig{}), Log: slog.New(slog.DiscardHandler)})
+	d := New(Config{TUN: tuntest.NewFake(tuntest.FakeConfig{}), Log: slog.New(slog.DiscardHandler)})
 	defer d.Close()
 	pinned := []underlay.Endpoint{
 		{Dst: netip.MustParseAddrPort("192.0.2.1:1"), Src: netip.MustParseAddr("192.0.2.9")},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
@@ -332,9 +333,9 @@ func TestProbesOutweighReports(t *testing.T) {
 		var mtu atomic.Int64
 		mtu.Store(1500)
 		seen := new(messages)
-		lan := devicetest.NewLAN(func(from, to netip.AddrPort, datagram []byte) underlay.Verdict {
+		lan := devicetest.NewLAN(func(from, to netip.AddrPort, datagram []byte) underlaytest.Verdict {
 			if len(datagram)+ipv4Headers > int(mtu.Load()) {
-				return underlay.Drop
+				return underlaytest.Drop
 			}
 			return seen.filter(from, to, datagram)
 		})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -153,14 +154,14 @@ func TestAutoIsInactiveWithoutSpread(t *testing.T) {
 func TestRequiredSendsNoDataBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var initiations, early atomic.Int32
-		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 			switch kind, _ := wire.Classify(datagram); {
 			case kind == wire.TypeInitiation:
 				initiations.Add(1)
 			case kind == wire.TypeData && len(datagram) > 600 && initiations.Load() < 2: // longer than any part
 				early.Add(1)
 			}
-			return underlay.Deliver
+			return underlaytest.Deliver
 		})
 		a, b := quantumPair(t, lan, config.PostQuantumRequired, config.PostQuantumRequired)
 		carries(t, a, b, false, 1000)
@@ -268,13 +269,13 @@ func TestChangeToRequiredEndsBaseSessions(t *testing.T) {
 
 // lateLAN returns a LAN that loses data messages of 600 bytes or more, and a function that delivers the first of them.
 func lateLAN() (lan devicetest.LAN, deliver func()) {
-	var late atomic.Pointer[underlay.Routed]
-	lan = devicetest.NewLAN(func(from, to netip.AddrPort, datagram []byte) underlay.Verdict {
+	var late atomic.Pointer[underlaytest.Routed]
+	lan = devicetest.NewLAN(func(from, to netip.AddrPort, datagram []byte) underlaytest.Verdict {
 		if kind, _ := wire.Classify(datagram); kind != wire.TypeData || len(datagram) < 600 {
-			return underlay.Deliver
+			return underlaytest.Deliver
 		}
-		late.CompareAndSwap(nil, &underlay.Routed{From: from, To: to, Payload: bytes.Clone(datagram)})
-		return underlay.Drop
+		late.CompareAndSwap(nil, &underlaytest.Routed{From: from, To: to, Payload: bytes.Clone(datagram)})
+		return underlaytest.Drop
 	})
 	return lan, func() { lan.Deliver(*late.Load()) }
 }
@@ -494,11 +495,11 @@ func TestSpreadTurnedOnAgainIsNoDowngrade(t *testing.T) {
 func TestLostKeysAreNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var drops atomic.Bool
-		a, b := quantumPair(t, devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+		a, b := quantumPair(t, devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 			if drops.Load() && len(datagram) >= 432 && len(datagram) <= 448 {
-				return underlay.Drop
+				return underlaytest.Drop
 			}
-			return underlay.Deliver
+			return underlaytest.Deliver
 		}), config.PostQuantumAuto, config.PostQuantumAuto)
 		talk(t, a, b)
 		time.Sleep(time.Second)
@@ -566,11 +567,11 @@ func TestWakingTunnelIsPostQuantumAtOnce(t *testing.T) {
 func TestKeyThatIsNotRenewedIsStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cut atomic.Bool
-		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 			if n := len(datagram); cut.Load() && (n == 448 || n == 432) {
-				return underlay.Drop
+				return underlaytest.Drop
 			}
-			return underlay.Deliver
+			return underlaytest.Deliver
 		})
 		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
 		talk(t, a, b)
@@ -597,8 +598,8 @@ func TestErasureOfAllKeys(t *testing.T) {
 			"down":    func(a *devicetest.Host) { a.TUN.SetUp(false) },
 			"new key": func(a *devicetest.Host) { k := noise.PrivateKey{1}; a.Apply(config.Device{PrivateKey: &k}) },
 		} {
-			a, b := quantumPair(t, devicetest.NewLAN(func(_, _ netip.AddrPort, d []byte) underlay.Verdict {
-				return underlay.Deliver
+			a, b := quantumPair(t, devicetest.NewLAN(func(_, _ netip.AddrPort, d []byte) underlaytest.Verdict {
+				return underlaytest.Deliver
 			}), config.PostQuantumAuto, config.PostQuantumAuto)
 			talk(t, a, b)
 			time.Sleep(time.Second)
@@ -700,11 +701,11 @@ func TestPartsWaitForTheirTask(t *testing.T) {
 func TestLostPartsAreSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lost atomic.Int32
-		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 			if n := len(datagram); (n == 448 || n == 432 || n == 352) && lost.Add(1)%4 < 2 {
-				return underlay.Drop
+				return underlaytest.Drop
 			}
-			return underlay.Deliver
+			return underlaytest.Deliver
 		})
 		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
 		talk(t, a, b)
@@ -720,12 +721,12 @@ func TestLostPartsAreSentAgain(t *testing.T) {
 func TestSilentExchangeStaysClassical(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var parts atomic.Int32
-		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 			if n := len(datagram); n == 448 || n == 432 {
 				parts.Add(1)
-				return underlay.Drop
+				return underlaytest.Drop
 			}
-			return underlay.Deliver
+			return underlaytest.Deliver
 		})
 		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
 		talk(t, a, b)
@@ -747,12 +748,12 @@ func TestSilentExchangeStaysClassical(t *testing.T) {
 func TestSessionOfThePeerEndsTheTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var silent atomic.Bool
-		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 			kind, _ := wire.Classify(datagram)
 			if n := len(datagram); n == 448 || n == 432 || silent.Load() && kind == wire.TypeData && n > 32 {
-				return underlay.Drop
+				return underlaytest.Drop
 			}
-			return underlay.Deliver
+			return underlaytest.Deliver
 		})
 		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
 		talk(t, a, b)
@@ -841,11 +842,11 @@ func TestSilenceErasesNoKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var silent atomic.Bool
 		var responses atomic.Int32
-		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 			if kind, _ := wire.Classify(datagram); silent.Load() && kind == wire.TypeResponse && responses.Add(1) > 3 {
-				return underlay.Drop
+				return underlaytest.Drop
 			}
-			return underlay.Deliver
+			return underlaytest.Deliver
 		})
 		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
 		a.PutKey(b.Public(), noise.PresharedKey{1}, 7)

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
@@ -17,14 +17,14 @@ import (
 
 // portKeepingNAT is a network on which host 2 stands behind a NAT once on is set. The NAT keeps all source ports but the listen port.
 type portKeepingNAT struct {
-	net    *underlay.Network
+	net    *underlaytest.Network
 	listen uint16 // to which the NAT maps the listen port; it changes when the NAT forgets its mappings
 	mu     sync.Mutex
 	on     bool
 	inside map[uint16]uint16 // by outside port
 }
 
-func (n *portKeepingNAT) route(d underlay.Routed) {
+func (n *portKeepingNAT) route(d underlaytest.Routed) {
 	outside, client := netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr("192.0.2.2")
 	n.mu.Lock()
 	drop := false
@@ -56,7 +56,7 @@ func TestHubFollowsSpreadingPeerBehindNAT(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := &portKeepingNAT{listen: listen, inside: map[uint16]uint16{}}
-				n.net = underlay.NewRoutedNetwork(n.route)
+				n.net = underlaytest.NewRoutedNetwork(n.route)
 				lan := devicetest.LAN{Network: n.net}
 				hub, client := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
 				devicetest.Connect(hub, client)
@@ -91,7 +91,7 @@ func TestHubFollowsSpreadingPeerBehindNAT(t *testing.T) {
 func TestSpreadOnFollowsReboundPeerByHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &portKeepingNAT{listen: 40000, on: true, inside: map[uint16]uint16{}}
-		n.net = underlay.NewRoutedNetwork(n.route)
+		n.net = underlaytest.NewRoutedNetwork(n.route)
 		lan := devicetest.LAN{Network: n.net}
 		hub, client := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
 		on, off := config.SpreadOn, config.SpreadOff

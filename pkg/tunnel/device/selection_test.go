@@ -14,6 +14,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
@@ -24,10 +25,12 @@ import (
 )
 
 // portOf notes the port that a device has open.
-type portOf struct{ atomic.Pointer[underlay.Fake] }
+type portOf struct {
+	atomic.Pointer[underlaytest.Fake]
+}
 
 func (p *portOf) wrap(port underlay.Port) underlay.Port {
-	p.Store(port.(*underlay.Fake))
+	p.Store(port.(*underlaytest.Fake))
 	return port
 }
 
@@ -35,7 +38,7 @@ func (p *portOf) selects(want underlay.Selection) func() bool {
 	return func() bool { return inForce(p.Load(), want) }
 }
 
-func inForce(port *underlay.Fake, want underlay.Selection) bool {
+func inForce(port *underlaytest.Fake, want underlay.Selection) bool {
 	got := port.Selection()
 	return got.Equal(&want)
 }
@@ -67,14 +70,14 @@ func TestPlanIsInstalledBeforePeerLearnsIt(t *testing.T) {
 		}
 		v4, _ := devicetest.Addresses(2)
 		early, planned := atomic.Int32{}, atomic.Int32{}
-		lan := devicetest.NewLAN(func(from, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+		lan := devicetest.NewLAN(func(from, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 			if kind, _ := wire.Classify(datagram); from.Addr() == v4 && kind == wire.TypeData && len(datagram) > 2*len(plan)+80 {
 				planned.Add(1)
 				if len(at.Load().Selection().Plans) == 0 {
 					early.Add(1)
 				}
 			}
-			return underlay.Deliver
+			return underlaytest.Deliver
 		})
 		a := lan.Host(t, 1, devicetest.Options{})
 		b := lan.Host(t, 2, devicetest.Options{Plan: plans(plan...), WrapPort: at.wrap})
@@ -328,7 +331,7 @@ func TestSelectionFailureIsLoggedOnceAndHarmless(t *testing.T) {
 
 // standing is a port whose first selection stands.
 type standing struct {
-	*underlay.Fake
+	*underlaytest.Fake
 	calls atomic.Int32
 }
 
@@ -349,7 +352,7 @@ func TestFixedSelectionIsKeptAndReported(t *testing.T) {
 		b := lan.Host(t, 2, devicetest.Options{
 			Lanes: 4, Plan: plans(fourPlans()...), Log: slog.New(slog.NewTextHandler(&log, nil)),
 			WrapPort: func(p underlay.Port) underlay.Port {
-				port = &standing{Fake: p.(*underlay.Fake)}
+				port = &standing{Fake: p.(*underlaytest.Fake)}
 				return port
 			},
 		})

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
@@ -21,12 +21,12 @@ func sharedKeyCost(t *testing.T, mode config.SpreadMode) (datagrams, bytes int64
 	synctest.Test(t, func(t *testing.T) {
 		var count, sum atomic.Int64
 		hubAt, _ := devicetest.Addresses(1)
-		lan := devicetest.NewLAN(func(from, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+		lan := devicetest.NewLAN(func(from, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 			if from.Addr() == hubAt {
 				count.Add(1)
 				sum.Add(int64(len(datagram)))
 			}
-			return underlay.Deliver
+			return underlaytest.Deliver
 		})
 		hub, x, y := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
 		y.Apply(config.Device{PrivateKey: &x.Key})

@@ -17,6 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
@@ -28,11 +29,11 @@ import (
 
 // paths is a network with a path of its own for each source: with a delay, a limit of its rate as clouds have it, and loss.
 type paths struct {
-	net   *underlay.Network
+	net   *underlaytest.Network
 	delay func(port uint16) time.Duration
-	tap   func(d underlay.Routed) // called for each datagram; nil for none
-	rate  int                     // bytes per second and source, 0 for no limit
-	lose  func(large bool) bool   // nil for no loss; large are messages of full trains
+	tap   func(d underlaytest.Routed) // called for each datagram; nil for none
+	rate  int                         // bytes per second and source, 0 for no limit
+	lose  func(large bool) bool       // nil for no loss; large are messages of full trains
 
 	carriers sync.WaitGroup
 
@@ -49,7 +50,7 @@ type line struct {
 }
 
 type dueDatagram struct {
-	underlay.Routed
+	underlaytest.Routed
 	at time.Time
 }
 
@@ -58,7 +59,7 @@ const largeMessage = 1000
 // newPaths returns two hosts whose messages take these paths, and which spray over the given number of ports.
 func newPaths(t *testing.T, n *paths, spray config.Spray, o devicetest.Options) (a, b *devicetest.Host, c *flow.Checker) {
 	t.Helper()
-	n.net, n.lines, n.sent = underlay.NewRoutedNetwork(n.route), map[netip.AddrPort]*line{}, map[netip.AddrPort]int{}
+	n.net, n.lines, n.sent = underlaytest.NewRoutedNetwork(n.route), map[netip.AddrPort]*line{}, map[netip.AddrPort]int{}
 	lan := devicetest.LAN{Network: n.net}
 	a, b = lan.Host(t, 1, o), lan.Host(t, 2, o)
 	devicetest.Connect(a, b)
@@ -102,7 +103,7 @@ func TestSprayWithoutSpreadIsLogged(t *testing.T) {
 	}
 }
 
-func (n *paths) route(d underlay.Routed) {
+func (n *paths) route(d underlaytest.Routed) {
 	if n.tap != nil {
 		n.tap(d)
 	}
@@ -264,7 +265,7 @@ func TestReportsAboutSprayedMessagesAreBelieved(t *testing.T) {
 		var mu sync.Mutex
 		var m *toobig.Message
 		n := &paths{delay: byPort}
-		n.tap = func(d underlay.Routed) {
+		n.tap = func(d underlaytest.Routed) {
 			if len(d.Payload) > largeMessage && session.IsStream(binary.LittleEndian.Uint64(d.Payload[8:])) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -410,7 +411,7 @@ func TestPortsOutsideRangeOfPeerAreNotSprayed(t *testing.T) {
 func TestFixedRangeEndsSpray(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := newPaths(t, &paths{}, 4, devicetest.Options{
-			Lanes: 4, WrapPort: func(p underlay.Port) underlay.Port { return &standing{Fake: p.(*underlay.Fake)} },
+			Lanes: 4, WrapPort: func(p underlay.Port) underlay.Port { return &standing{Fake: p.(*underlaytest.Fake)} },
 		})
 		b.Apply(config.Device{Settings: config.Settings{SpreadPorts: &spread.Ports{First: 60000, Last: 62999}}})
 		time.Sleep(10 * time.Second)

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
@@ -27,16 +27,16 @@ func TestFlowsToUnspreadPeerLeaveOthersSpread(t *testing.T) {
 				var mu sync.Mutex
 				ports := map[uint16]int{}
 				second, third := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
-				lan := devicetest.NewLAN(func(from, to netip.AddrPort, d []byte) underlay.Verdict {
+				lan := devicetest.NewLAN(func(from, to netip.AddrPort, d []byte) underlaytest.Verdict {
 					if from.Addr() == listen.Addr() && to.Addr() == second && !passes(from) {
-						return underlay.Drop
+						return underlaytest.Drop
 					}
 					if from.Addr() == listen.Addr() && to.Addr() == third && len(d) == 176 {
 						mu.Lock()
 						ports[from.Port()]++
 						mu.Unlock()
 					}
-					return underlay.Deliver
+					return underlaytest.Deliver
 				})
 				a, b, c := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
 				devicetest.Connect(a, b)

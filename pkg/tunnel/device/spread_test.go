@@ -15,6 +15,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
@@ -49,16 +50,16 @@ func (d tapped) request() bool {
 	return d.kind == wire.TypeData && d.size > wire.DataOverhead && d.size <= wire.DataOverhead+16
 }
 
-func (w *wiretap) filter(from, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+func (w *wiretap) filter(from, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 	kind, _ := wire.Classify(datagram)
 	d := tapped{from: from, kind: kind, size: len(datagram)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seen = append(w.seen, d)
 	if w.lose != nil && w.lose(d) {
-		return underlay.Drop
+		return underlaytest.Drop
 	}
-	return underlay.Deliver
+	return underlaytest.Deliver
 }
 
 // count is how many datagrams of host n match.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
@@ -205,11 +206,11 @@ func TestSlowSendBufferIsNoStall(t *testing.T) {
 func TestPacketsWithoutHandshakeAreRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var silent atomic.Bool
-		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 			if kind, _ := wire.Classify(datagram); kind == wire.TypeResponse && silent.Load() {
-				return underlay.Drop
+				return underlaytest.Drop
 			}
-			return underlay.Deliver
+			return underlaytest.Deliver
 		})
 		var log bytes.Buffer
 		a, b := lan.Host(t, 1, devicetest.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), lan.Host(t, 2, devicetest.Options{})
@@ -237,7 +238,7 @@ func TestPacketsWithoutHandshakeAreRestarted(t *testing.T) {
 // TestRetriedHandshakeIsNoStall: another private key ends the handshake in flight, and its retry is due within seconds.
 func TestRetriedHandshakeIsNoStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, _ []byte) underlay.Verdict { return underlay.Drop })
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, _ []byte) underlaytest.Verdict { return underlaytest.Drop })
 		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
 		devicetest.Connect(a, b)
 		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))

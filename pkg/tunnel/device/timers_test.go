@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
@@ -31,11 +31,11 @@ type passage struct {
 	size int
 }
 
-func (l *timeline) filter(from, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+func (l *timeline) filter(from, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.note(from, datagram)
-	return underlay.Deliver
+	return underlaytest.Deliver
 }
 
 // note is called with mu held.

@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
-	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 )
 
 // logOfStart returns the log of a host that has talked to a peer for some seconds.
-func logOfStart(t *testing.T, filter underlay.Filter, mode config.SpreadMode) string {
+func logOfStart(t *testing.T, filter underlaytest.Filter, mode config.SpreadMode) string {
 	t.Helper()
 	var log lockedText
 	lan := devicetest.NewLAN(filter)
@@ -58,11 +58,11 @@ func TestTunnelWithoutSpreadIsUpToo(t *testing.T) {
 
 func TestFirewallWarningIsForAnExchangeThatEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := logOfStart(t, func(from, _ netip.AddrPort, _ []byte) underlay.Verdict {
+		log := logOfStart(t, func(from, _ netip.AddrPort, _ []byte) underlaytest.Verdict {
 			if from.Port() >= 61000 {
-				return underlay.Drop
+				return underlaytest.Drop
 			}
-			return underlay.Deliver
+			return underlaytest.Deliver
 		}, config.SpreadAuto)
 		if strings.Count(log, "level=WARN") != 1 || strings.Count(log, "messages from spread source ports do not reach the peer") != 1 {
 			t.Error(log)

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
@@ -48,7 +48,7 @@ func newHub(t *testing.T) *hub {
 }
 
 // filter drops what peers send while they are silent.
-func (h *hub) filter(from, to netip.AddrPort, datagram []byte) underlay.Verdict {
+func (h *hub) filter(from, to netip.AddrPort, datagram []byte) underlaytest.Verdict {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	kind, _ := wire.Classify(datagram)
@@ -56,9 +56,9 @@ func (h *hub) filter(from, to netip.AddrPort, datagram []byte) underlay.Verdict 
 	case kind == wire.TypeInitiation:
 		h.tried[to.Addr()] = struct{}{}
 	case h.silent && kind == wire.TypeResponse:
-		return underlay.Drop
+		return underlaytest.Drop
 	}
-	return underlay.Deliver
+	return underlaytest.Deliver
 }
 
 func (h *hub) setSilent(silent bool) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
@@ -26,11 +27,11 @@ func TestUnansweredInitiationsAreReported(t *testing.T) {
 		var log lockedText
 		var down atomic.Bool
 		down.Store(true)
-		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, _ []byte) underlay.Verdict {
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, _ []byte) underlaytest.Verdict {
 			if down.Load() {
-				return underlay.Drop
+				return underlaytest.Drop
 			}
-			return underlay.Deliver
+			return underlaytest.Deliver
 		})
 		a := lan.Host(t, 1, devicetest.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 		b := lan.Host(t, 2, devicetest.Options{})

@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
@@ -19,7 +21,7 @@ import (
 
 // switched is a port that notes which ways were asked of it.
 type switched struct {
-	*underlay.Fake
+	*underlaytest.Fake
 	mu    sync.Mutex
 	modes []config.UnderlayMode
 }
@@ -56,14 +58,14 @@ type switches struct {
 // host returns a device whose ports these are. It is used by one goroutine.
 func (s *switches) host(t *testing.T) *device.Device {
 	t.Helper()
-	lan := underlay.NewNetwork(nil)
+	lan := underlaytest.NewNetwork(nil)
 	v4, v6 := devicetest.Addresses(1)
 	key, err := noise.NewPrivateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := device.New(device.Config{
-		TUN: tun.NewFake(tun.FakeConfig{}), Log: slog.New(slog.DiscardHandler),
+		TUN: tuntest.NewFake(tuntest.FakeConfig{}), Log: slog.New(slog.DiscardHandler),
 		OpenPort: func(o device.PortOptions) (underlay.Port, error) {
 			f, err := lan.Open(v4, v6, o.Port, o.Lanes)
 			if err != nil {

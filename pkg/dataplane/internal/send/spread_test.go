@@ -14,6 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/lane"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/lane/lanetest"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
@@ -230,7 +231,7 @@ func TestSpreadingAllocatesNothing(t *testing.T) {
 
 func TestControlMessagesAreCounted(t *testing.T) {
 	r := newRig(t)
-	ours, _ := underlay.Pipe(1)
+	ours, _ := underlaytest.Pipe(1)
 	slow := r.newSlow(ours)
 	hello := wire.AppendHello(nil, &wire.Hello{})
 	slow.SendControl(r.Peer, r.Keys, []ControlMessage{{Plain: hello}, {Plain: wire.AppendProbe(nil, &wire.Probe{}), Size: 1300}, {}})
@@ -281,7 +282,7 @@ func TestSentMessagesAreCountedBySource(t *testing.T) {
 		r.transmit(f.Next(100))
 		r.Conn.Fail = record
 	}
-	ours, _ := underlay.Pipe(1)
+	ours, _ := underlaytest.Pipe(1)
 	source, err := ours.OpenSource(61000)
 	if err != nil || source != 1 {
 		t.Fatalf("got source %d and error %v, want 1", source, err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tuntest, ropewalk's own, holds the contract test of tun.Device.
+// Package tuntest, ropewalk's own, holds the contract test of tun.Device, and a device in memory for tests.
 package tuntest
 
 import (

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -576,7 +577,7 @@ func TestInvalidConfigIsRefused(t *testing.T) {
 	p := newPair(t, 1)
 	u := p.openUDP(0, udp.Config{})
 	e := newRedirectAll(t, u.LocalPort())
-	pipe, _ := underlay.Pipe(1)
+	pipe, _ := underlaytest.Pipe(1)
 	for name, c := range map[string]Config{
 		"nothing":                {},
 		"no program":             {UDP: u, Binding: Binding{Device: "lo"}},

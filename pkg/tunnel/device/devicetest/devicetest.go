@@ -19,8 +19,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -38,8 +40,8 @@ const ListenPort = 51820
 // Options configures a Host. All fields are optional.
 type Options struct {
 	Lanes  int
-	Depth  int          // of the TUN's queues, see tun.FakeConfig
-	Drops  uint64       // of the TUN's queues before, see tun.FakeConfig
+	Depth  int          // of the TUN's queues, see tuntest.FakeConfig
+	Drops  uint64       // of the TUN's queues before, see tuntest.FakeConfig
 	Log    *slog.Logger // by default, a message at level error fails the test
 	Stop   bool         // do not start the device
 	NoIPv6 bool         // of NewUDP: do without, as on a host that has none
@@ -62,7 +64,7 @@ type Options struct {
 type Host struct {
 	*device.Device
 	N   byte
-	TUN *tun.Fake
+	TUN *tuntest.Fake
 	Key noise.PrivateKey
 
 	tb      testing.TB
@@ -71,10 +73,10 @@ type Host struct {
 }
 
 // LAN is an in-memory network.
-type LAN struct{ *underlay.Network }
+type LAN struct{ *underlaytest.Network }
 
-// NewLAN returns a LAN without hosts. See underlay.NewNetwork for filter.
-func NewLAN(filter underlay.Filter) LAN { return LAN{underlay.NewNetwork(filter)} }
+// NewLAN returns a LAN without hosts. See underlaytest.NewNetwork for filter.
+func NewLAN(filter underlaytest.Filter) LAN { return LAN{underlaytest.NewNetwork(filter)} }
 
 // Addresses are the IPv4 and the IPv6 address of host n.
 func Addresses(n byte) (v4, v6 netip.Addr) {
@@ -149,7 +151,7 @@ func start(tb testing.TB, n byte, o Options, at site) *Host {
 		o.Log = slog.New(&errorsFail{Handler: slog.DiscardHandler, tb: tb})
 	}
 	h.Key = key
-	h.TUN = tun.NewFake(tun.FakeConfig{Queues: o.Lanes, Depth: o.Depth, QueueDrops: o.Drops, Features: tun.Features{TSO: true, USO: true}})
+	h.TUN = tuntest.NewFake(tuntest.FakeConfig{Queues: o.Lanes, Depth: o.Depth, QueueDrops: o.Drops, Features: tun.Features{TSO: true, USO: true}})
 	h.Device = device.New(device.Config{
 		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, Route: o.Route, Loops: o.Loops, OwnError: o.OwnError, Resolve: o.Resolve, Recall: o.Recall, OpenPort: wrapped(at.open, o.WrapPort),
 	})

@@ -11,12 +11,13 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // counting counts changes.
 type counting struct {
-	*underlay.Fake
+	*underlaytest.Fake
 	mu    sync.Mutex
 	calls int
 }
@@ -30,7 +31,7 @@ func (c *counting) SetSelection(s *underlay.Selection) (int, error) {
 
 func newSelection(t *testing.T) (*Selection, *counting) {
 	t.Helper()
-	fake, other := underlay.Pipe(4)
+	fake, other := underlaytest.Pipe(4)
 	t.Cleanup(func() { _, _ = fake.Close(), other.Close() })
 	port := &counting{Fake: fake}
 	s := &Selection{Log: slog.New(slog.DiscardHandler)}

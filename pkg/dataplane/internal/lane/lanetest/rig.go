@@ -15,6 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/lane"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -33,7 +34,7 @@ type Rig struct {
 	Flows     *lane.Observer
 	streams   *session.StreamBudget
 	SlowDrops drop.Counters
-	TUN       *tun.Fake
+	TUN       *tuntest.Fake
 	Control   *Control
 	Conn      *Recorder
 	Peer      *lane.Peer
@@ -63,7 +64,7 @@ func New(tb testing.TB, cfg workpool.Config) *Rig {
 	tb.Cleanup(c.Close)
 	var r *Rig
 	clock, control := func() int64 { return r.Now }, &Control{}
-	device := tun.NewFake(tun.FakeConfig{Depth: 4096, Features: tun.Features{TSO: true, USO: true}})
+	device := tuntest.NewFake(tuntest.FakeConfig{Depth: 4096, Features: tun.Features{TSO: true, USO: true}})
 	r = NewOf(tb, lane.NewShared(func() int64 { return clock() }, control, rand.Reader, 1, true), device)
 	r.Control = control
 	r.Lane = lane.New(r.Shared, 0, r.TUN.Queues()[0], c)
@@ -74,7 +75,7 @@ func New(tb testing.TB, cfg workpool.Config) *Rig {
 }
 
 // NewOf returns a peer of the lanes of an engine, which have the queues of device.
-func NewOf(tb testing.TB, s *lane.Shared, device *tun.Fake) *Rig {
+func NewOf(tb testing.TB, s *lane.Shared, device *tuntest.Fake) *Rig {
 	tb.Helper()
 	r := &Rig{TB: tb, Now: int64(time.Hour), Shared: s, TUN: device, Conn: &Recorder{TB: tb}, streams: session.NewStreamBudget(1 << 30)}
 	r.Peer, r.Owner = r.NewPeer("10.0.0.2/32", "fd00::2/128")

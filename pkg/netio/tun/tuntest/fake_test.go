@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package tun_test
+package tuntest_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 
 func TestFakeContract(t *testing.T) {
 	tuntest.RunContract(t, func(t *testing.T, queues int) tuntest.Subject {
-		f := tun.NewFake(tun.FakeConfig{Queues: queues})
+		f := tuntest.NewFake(tuntest.FakeConfig{Queues: queues})
 		t.Cleanup(func() { _ = f.Close() })
 		return tuntest.Subject{
 			Device: f, SetUp: f.SetUp, SetMTU: f.SetMTU, Delete: f.Delete,
@@ -31,7 +31,7 @@ func TestFakeContract(t *testing.T) {
 }
 
 // receiveAny returns the packet that waits in some queue.
-func receiveAny(t *testing.T, f *tun.Fake) []byte {
+func receiveAny(t *testing.T, f *tuntest.Fake) []byte {
 	t.Helper()
 	buf := make([]byte, tun.MaxTrain)
 	for i := range f.Queues() {
@@ -45,7 +45,7 @@ func receiveAny(t *testing.T, f *tun.Fake) []byte {
 
 func TestFakeReceiveWaitsUntilCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := tun.NewFake(tun.FakeConfig{})
+		f := tuntest.NewFake(tuntest.FakeConfig{})
 		train := append(make([]byte, offload.VnetHdrLen), 0x45)
 		go func() {
 			synctest.Wait() // Receive waits by now
@@ -73,7 +73,7 @@ func TestFakeReceiveWaitsUntilCancelled(t *testing.T) {
 }
 
 func TestFakeReceiveReturnsTrainsWrittenBeforeClose(t *testing.T) {
-	f := tun.NewFake(tun.FakeConfig{})
+	f := tuntest.NewFake(tuntest.FakeConfig{})
 	train := append(make([]byte, offload.VnetHdrLen), 0x45)
 	if err := f.Queues()[0].Write([][]byte{train}); err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestFakeReceiveReturnsTrainsWrittenBeforeClose(t *testing.T) {
 }
 
 func TestFakeQueueReturnsENOBUFSWhenFull(t *testing.T) {
-	f := tun.NewFake(tun.FakeConfig{Depth: 2})
+	f := tuntest.NewFake(tuntest.FakeConfig{Depth: 2})
 	train := append(make([]byte, offload.VnetHdrLen), 0x45)
 	for i := range 3 {
 		if err := f.Inject(0, train); (err != nil) != (i == 2) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package tun
+package tuntest
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 )
 
@@ -22,7 +23,7 @@ type FakeConfig struct {
 	Depth  int // trains queued in each direction of each queue; 0 means 1024
 	// QueueDrops is where the counter begins (DropCounter).
 	QueueDrops uint64
-	Features
+	tun.Features
 }
 
 // Fake is an in-memory Device for tests, together with the host behind it. Inject sends from the host into the
@@ -31,18 +32,18 @@ type FakeConfig struct {
 type Fake struct {
 	config FakeConfig
 	queues []*fakeQueue
-	events chan Event
+	events chan tun.Event
 	up     atomic.Bool
 	drops  atomic.Uint64
 
 	mu     sync.Mutex // guards the fields below, and sending to events
-	state  Event
+	state  tun.Event
 	closed bool
 }
 
 var (
-	_ Device      = (*Fake)(nil)
-	_ DropCounter = (*Fake)(nil)
+	_ tun.Device      = (*Fake)(nil)
+	_ tun.DropCounter = (*Fake)(nil)
 )
 
 // NewFake returns a fake device.
@@ -52,17 +53,17 @@ func NewFake(c FakeConfig) *Fake {
 		c.Name = "fake0"
 	}
 	if c.MTU == 0 {
-		c.MTU = DefaultMTU
+		c.MTU = tun.DefaultMTU
 	}
 	if c.Depth == 0 {
 		c.Depth = 1024
 	}
-	f := &Fake{config: c, events: make(chan Event, 1)}
+	f := &Fake{config: c, events: make(chan tun.Event, 1)}
 	f.drops.Store(c.QueueDrops)
 	for range c.Queues {
 		f.queues = append(f.queues, &fakeQueue{device: f, in: newFakeRing(c.Depth), out: newFakeRing(c.Depth)})
 	}
-	f.change(func(e *Event) { *e = Event{Up: true, MTU: c.MTU} })
+	f.change(func(e *tun.Event) { *e = tun.Event{Up: true, MTU: c.MTU} })
 	return f
 }
 
@@ -70,8 +71,8 @@ func NewFake(c FakeConfig) *Fake {
 func (f *Fake) Name() string { return f.config.Name }
 
 // Queues implements Device.
-func (f *Fake) Queues() []Queue {
-	queues := make([]Queue, len(f.queues))
+func (f *Fake) Queues() []tun.Queue {
+	queues := make([]tun.Queue, len(f.queues))
 	for i, q := range f.queues {
 		queues[i] = q
 	}
@@ -79,10 +80,10 @@ func (f *Fake) Queues() []Queue {
 }
 
 // Features implements Device.
-func (f *Fake) Features() Features { return f.config.Features }
+func (f *Fake) Features() tun.Features { return f.config.Features }
 
 // Events implements Device.
-func (f *Fake) Events() <-chan Event { return f.events }
+func (f *Fake) Events() <-chan tun.Event { return f.events }
 
 // StopReading implements Device.
 func (f *Fake) StopReading() error {
@@ -127,12 +128,12 @@ func (f *Fake) Delete() {
 }
 
 // SetUp simulates the host setting the interface up or down.
-func (f *Fake) SetUp(up bool) { f.change(func(e *Event) { e.Up = up }) }
+func (f *Fake) SetUp(up bool) { f.change(func(e *tun.Event) { e.Up = up }) }
 
 // SetMTU simulates the host setting the MTU in bytes.
-func (f *Fake) SetMTU(mtu int) { f.change(func(e *Event) { e.MTU = mtu }) }
+func (f *Fake) SetMTU(mtu int) { f.change(func(e *tun.Event) { e.MTU = mtu }) }
 
-func (f *Fake) change(edit func(*Event)) {
+func (f *Fake) change(edit func(*tun.Event)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	before := f.state
@@ -239,7 +240,7 @@ func (q *fakeQueue) drain(bufs [][]byte, sizes []int) (n int) {
 	for n < len(bufs) && q.in.count > 0 {
 		sizes[n] = q.in.pop(bufs[n])
 		n++
-		if sizes[n-1] > BigTrain {
+		if sizes[n-1] > tun.BigTrain {
 			break
 		}
 	}
@@ -271,11 +272,11 @@ func (q *fakeQueue) check(buffers [][]byte) error {
 		size += len(b)
 	}
 	switch {
-	case len(buffers) > MaxBuffers:
-		return ErrTooManyBuffers
+	case len(buffers) > tun.MaxBuffers:
+		return tun.ErrTooManyBuffers
 	case q.isClosed():
 		return os.ErrClosed
-	case version != 4 && version != 6 || size > MaxTrain:
+	case version != 4 && version != 6 || size > tun.MaxTrain:
 		return syscall.EINVAL
 	case !q.device.up.Load():
 		return syscall.EIO

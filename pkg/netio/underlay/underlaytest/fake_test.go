@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package underlay_test
+package underlaytest_test
 
 import (
 	"bytes"
@@ -16,14 +16,14 @@ import (
 
 func TestFakePassesContract(t *testing.T) {
 	underlaytest.RunContract(t, func(t *testing.T) underlaytest.Subject {
-		a, b := underlay.Pipe(1)
+		a, b := underlaytest.Pipe(1)
 		t.Cleanup(func() { _, _ = a.Close(), b.Close() })
 		return underlaytest.Subject{A: a, B: b, ToB: b.Endpoint}
 	})
 }
 
 func TestFakeLaneReachesItsCounterpart(t *testing.T) {
-	a, b := underlay.Pipe(3)
+	a, b := underlaytest.Pipe(3)
 	defer a.Close()
 	defer b.Close()
 	to := b.Endpoint(true)
@@ -38,8 +38,8 @@ func TestFakeLaneReachesItsCounterpart(t *testing.T) {
 }
 
 func TestFilterDropsDuplicatesAndDelays(t *testing.T) {
-	verdicts := []underlay.Verdict{underlay.Deliver, underlay.Drop, underlay.Duplicate, underlay.Delay, underlay.Deliver}
-	network := underlay.NewNetwork(func(_, _ netip.AddrPort, d []byte) underlay.Verdict { return verdicts[d[0]] })
+	verdicts := []underlaytest.Verdict{underlaytest.Deliver, underlaytest.Drop, underlaytest.Duplicate, underlaytest.Delay, underlaytest.Deliver}
+	network := underlaytest.NewNetwork(func(_, _ netip.AddrPort, d []byte) underlaytest.Verdict { return verdicts[d[0]] })
 	a, b := openPair(t, network)
 	to := b.Endpoint(false)
 	run := underlay.Run{To: &to, Parts: [][]byte{{0, 1, 2}, {3, 4}}, SegSize: 2, Segments: 3}
@@ -70,8 +70,8 @@ func TestFilterDropsDuplicatesAndDelays(t *testing.T) {
 
 // TestRouterRewritesAddressesAndDelays: nothing arrives before the router passes it on, from the address that it names.
 func TestRouterRewritesAddressesAndDelays(t *testing.T) {
-	var held []underlay.Routed
-	network := underlay.NewRoutedNetwork(func(d underlay.Routed) {
+	var held []underlaytest.Routed
+	network := underlaytest.NewRoutedNetwork(func(d underlaytest.Routed) {
 		d.Payload = bytes.Clone(d.Payload)
 		held = append(held, d)
 	})
@@ -96,7 +96,7 @@ func TestRouterRewritesAddressesAndDelays(t *testing.T) {
 	}
 }
 
-func openPair(t *testing.T, n *underlay.Network) (a, b *underlay.Fake) {
+func openPair(t *testing.T, n *underlaytest.Network) (a, b *underlaytest.Fake) {
 	t.Helper()
 	a, err := n.Open(netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1"), 1, 1)
 	if err != nil {
@@ -111,7 +111,7 @@ func openPair(t *testing.T, n *underlay.Network) (a, b *underlay.Fake) {
 }
 
 func TestFakePortIsTakenUntilClosed(t *testing.T) {
-	network := underlay.NewNetwork(nil)
+	network := underlaytest.NewNetwork(nil)
 	a, _ := openPair(t, network)
 	v4, v6 := a.Endpoint(false).Dst.Addr(), a.Endpoint(true).Dst.Addr()
 	if _, err := network.Open(v4, v6, 1, 1); !errors.Is(err, syscall.EADDRINUSE) {
@@ -158,7 +158,7 @@ func FuzzCheckedRunsSplitAsDeclared(f *testing.F) {
 
 func TestFakePassesSelectorContract(t *testing.T) {
 	underlaytest.RunSelectorContract(t, func(t *testing.T, lanes int) underlaytest.Subject {
-		network := underlay.NewNetwork(nil)
+		network := underlaytest.NewNetwork(nil)
 		a, _ := openPair(t, network)
 		b, err := network.Open(netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("fd00::3"), 1, lanes)
 		if err != nil {
@@ -170,7 +170,7 @@ func TestFakePassesSelectorContract(t *testing.T) {
 }
 
 func TestFakeTakesOverWhatWaits(t *testing.T) {
-	network := underlay.NewNetwork(nil)
+	network := underlaytest.NewNetwork(nil)
 	a, b := openPair(t, network)
 	v4, v6, port := b.Endpoint(false).Dst.Addr(), b.Endpoint(true).Dst.Addr(), b.LocalPort()
 	const source = 4000
@@ -201,7 +201,7 @@ func TestFakeTakesOverWhatWaits(t *testing.T) {
 }
 
 func TestFakeCountsWhatWaitsAtClose(t *testing.T) {
-	a, b := underlay.Pipe(1)
+	a, b := underlaytest.Pipe(1)
 	to := b.Endpoint(false)
 	if err := a.SendTo(&to, []byte{1}); err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func TestFakeCountsWhatWaitsAtClose(t *testing.T) {
 }
 
 func TestFakeCountsDrops(t *testing.T) {
-	a, b := underlay.Pipe(2)
+	a, b := underlaytest.Pipe(2)
 	to := b.Endpoint(false)
 	const sent = 1500
 	for range sent {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package underlay
+package underlaytest
 
 import (
 	"net"
@@ -8,12 +8,13 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
 // fakeElement is one element in transit.
 type fakeElement struct {
-	from    Endpoint
+	from    underlay.Endpoint
 	payload []byte
 	segSize int
 	ecn     packet.ECN
@@ -41,7 +42,7 @@ func newFakeLane(port *Fake, index int) *fakeLane {
 }
 
 // Recv implements Lane.
-func (l *fakeLane) Recv(rx []Datagrams) (int, error) {
+func (l *fakeLane) Recv(rx []underlay.Datagrams) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.count == 0 && !l.closed {
@@ -54,7 +55,7 @@ func (l *fakeLane) Recv(rx []Datagrams) (int, error) {
 }
 
 // TryRecv implements Lane.
-func (l *fakeLane) TryRecv(rx []Datagrams) int {
+func (l *fakeLane) TryRecv(rx []underlay.Datagrams) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -64,7 +65,7 @@ func (l *fakeLane) TryRecv(rx []Datagrams) int {
 }
 
 // drain moves as many elements as are queued and fit into rx. The caller holds mu.
-func (l *fakeLane) drain(rx []Datagrams) int {
+func (l *fakeLane) drain(rx []underlay.Datagrams) int {
 	n := min(len(rx), l.count)
 	for i := range n {
 		e := &l.ring[l.head]
@@ -77,7 +78,7 @@ func (l *fakeLane) drain(rx []Datagrams) int {
 	return n
 }
 
-func (e *fakeElement) copyTo(d *Datagrams) {
+func (e *fakeElement) copyTo(d *underlay.Datagrams) {
 	d.N = copy(d.Buf, e.payload)
 	d.SegSize = min(e.segSize, d.N)
 	d.From = e.from
@@ -86,7 +87,7 @@ func (e *fakeElement) copyTo(d *Datagrams) {
 }
 
 // Send implements Lane.
-func (l *fakeLane) Send(runs []Run) (failed int) {
+func (l *fakeLane) Send(runs []underlay.Run) (failed int) {
 	for i := range runs {
 		runs[i].Err = l.port.send(&runs[i], l.index)
 		if runs[i].Err != nil {
@@ -97,7 +98,7 @@ func (l *fakeLane) Send(runs []Run) (failed int) {
 }
 
 // SendFD implements Lane. A fake has no send buffer.
-func (l *fakeLane) SendFD(*Run) int { return -1 }
+func (l *fakeLane) SendFD(*underlay.Run) int { return -1 }
 
 // BeginWait implements Lane.
 func (l *fakeLane) BeginWait() bool { return true }
@@ -129,7 +130,7 @@ func (l *fakeLane) takeOver(kept *fakeLane) {
 }
 
 // deliver queues a run for this lane. Without a filter it stays whole; with one it is split into datagrams.
-func (l *fakeLane) deliver(filter Filter, from *Endpoint, r *Run) {
+func (l *fakeLane) deliver(filter Filter, from *underlay.Endpoint, r *underlay.Run) {
 	if filter == nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package underlay
+package underlaytest
 
 import (
 	"net"
@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
@@ -71,7 +72,7 @@ func (n *Network) Deliver(d Routed) bool {
 	if target == nil {
 		return false
 	}
-	from := Endpoint{Dst: d.From, Src: d.To.Addr()}
+	from := underlay.Endpoint{Dst: d.From, Src: d.To.Addr()}
 	target.laneOf(d.From, d.To.Port(), d.Lane).take(fakeElement{from: from, ecn: d.ECN}, d.Payload)
 	return true
 }
@@ -81,7 +82,7 @@ func (n *Network) Deliver(d Routed) bool {
 // taken, the error is EADDRINUSE.
 func (n *Network) Open(v4, v6 netip.Addr, port uint16, lanes int) (*Fake, error) {
 	f := &Fake{
-		net: n, v4: netip.AddrPortFrom(v4, port), v6: netip.AddrPortFrom(v6, port), sources: NewSources(port, 0),
+		net: n, v4: netip.AddrPortFrom(v4, port), v6: netip.AddrPortFrom(v6, port), sources: underlay.NewSources(port, 0),
 	}
 	for i := range lanes {
 		f.lanes = append(f.lanes, newFakeLane(f, i))
@@ -136,27 +137,27 @@ type Fake struct {
 	v4, v6    netip.AddrPort
 	lanes     []*fakeLane
 	secondary *fakeLane
-	sources   *Sources
+	sources   *underlay.Sources
 	opening   sync.Mutex // held by OpenSource, and by Close to end it
 	mark      atomic.Uint32
-	Loops
+	underlay.Loops
 	// dontFragment is the inverse of the value that SetFragments has set.
 	dontFragment atomic.Bool
 	closed       atomic.Bool
 	kept         atomic.Bool
 	// selection is the active one; nil if there is none.
-	selection atomic.Pointer[Selection]
+	selection atomic.Pointer[underlay.Selection]
 }
 
 var (
-	_ Port     = (*Fake)(nil)
-	_ Selector = (*Fake)(nil)
-	_ Counter  = (*Fake)(nil)
+	_ underlay.Port     = (*Fake)(nil)
+	_ underlay.Selector = (*Fake)(nil)
+	_ underlay.Counter  = (*Fake)(nil)
 )
 
 // Endpoint returns the endpoint of this port for others.
-func (f *Fake) Endpoint(ipv6 bool) Endpoint {
-	return Endpoint{Dst: f.at(f.LocalPort(), ipv6)}
+func (f *Fake) Endpoint(ipv6 bool) underlay.Endpoint {
+	return underlay.Endpoint{Dst: f.at(f.LocalPort(), ipv6)}
 }
 
 // at returns the address of f with a port.
@@ -168,7 +169,7 @@ func (f *Fake) at(port uint16, ipv6 bool) netip.AddrPort {
 }
 
 // Lane implements Port.
-func (f *Fake) Lane(i int) Lane { return f.lanes[i] }
+func (f *Fake) Lane(i int) underlay.Lane { return f.lanes[i] }
 
 // Lanes implements Port.
 func (f *Fake) Lanes() int { return len(f.lanes) }
@@ -190,19 +191,19 @@ func (f *Fake) OpenSource(port uint16) (source int, err error) {
 }
 
 // SecondaryPorts implements Port.
-func (f *Fake) SecondaryPorts() Receiver { return f.secondary }
+func (f *Fake) SecondaryPorts() underlay.Receiver { return f.secondary }
 
 // Source implements Port.
 func (f *Fake) Source(source int) uint16 { return f.sources.Port(source) }
 
 // SendTo implements Port. The datagram arrives at lane 0, unless a Selection decides otherwise.
-func (f *Fake) SendTo(to *Endpoint, datagram []byte) error {
-	run := Run{To: to, Parts: [][]byte{datagram}, SegSize: len(datagram), Segments: 1}
+func (f *Fake) SendTo(to *underlay.Endpoint, datagram []byte) error {
+	run := underlay.Run{To: to, Parts: [][]byte{datagram}, SegSize: len(datagram), Segments: 1}
 	return f.send(&run, 0)
 }
 
 // SendRun implements Port. The run arrives as with SendTo.
-func (f *Fake) SendRun(r *Run) error { return f.send(r, 0) }
+func (f *Fake) SendRun(r *underlay.Run) error { return f.send(r, 0) }
 
 // SetMark implements Port.
 func (f *Fake) SetMark(mark uint32) error {
@@ -223,7 +224,7 @@ func (f *Fake) SetFragments(permitted bool) error {
 }
 
 // SetSelection implements Selector. There is room for every plan.
-func (f *Fake) SetSelection(s *Selection) (plans int, err error) {
+func (f *Fake) SetSelection(s *underlay.Selection) (plans int, err error) {
 	f.opening.Lock()
 	defer f.opening.Unlock()
 	if f.closed.Load() {
@@ -239,28 +240,28 @@ func (f *Fake) SetSelection(s *Selection) (plans int, err error) {
 }
 
 // Selection returns the active selection, or the zero Selection.
-func (f *Fake) Selection() Selection {
+func (f *Fake) Selection() underlay.Selection {
 	if s := f.selection.Load(); s != nil {
 		return s.Clone()
 	}
-	return Selection{}
+	return underlay.Selection{}
 }
 
 // Features implements Port. A Fake has all features but Filter.
-func (f *Fake) Features() Features {
-	return Features{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: f.selection.Load() != nil, DontFragment: f.dontFragment.Load()}
+func (f *Fake) Features() underlay.Features {
+	return underlay.Features{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: f.selection.Load() != nil, DontFragment: f.dontFragment.Load()}
 }
 
 // SocketDrops implements Counter. It counts elements beyond a lane's capacity, and elements that
 // waited at Close.
-func (f *Fake) SocketDrops(lanes []SocketDrops) (sources SocketDrops) {
+func (f *Fake) SocketDrops(lanes []underlay.SocketDrops) (sources underlay.SocketDrops) {
 	clear(lanes)
 	for i := range min(len(lanes), len(f.lanes)) {
 		n := f.lanes[i].lost.Load()
-		lanes[i] = SocketDrops{Buffers: n, Datagrams: n}
+		lanes[i] = underlay.SocketDrops{Buffers: n, Datagrams: n}
 	}
 	n := f.secondary.lost.Load()
-	return SocketDrops{Buffers: n, Datagrams: n}
+	return underlay.SocketDrops{Buffers: n, Datagrams: n}
 }
 
 // Keep lets a later Close leave what waits to a port that takes it over.
@@ -290,7 +291,7 @@ func (f *Fake) Close() error {
 	return nil
 }
 
-func (f *Fake) send(r *Run, lane int) error {
+func (f *Fake) send(r *underlay.Run, lane int) error {
 	if f.closed.Load() {
 		return net.ErrClosed
 	}
@@ -298,11 +299,11 @@ func (f *Fake) send(r *Run, lane int) error {
 		return err
 	}
 	if f.IsLoop(r.To) {
-		return ErrLoop
+		return underlay.ErrLoop
 	}
 	port := f.sources.Port(r.Source)
 	if port == 0 {
-		return ErrBadRun
+		return underlay.ErrBadRun
 	}
 	if f.net.router != nil {
 		f.route(r, port, lane)
@@ -312,13 +313,13 @@ func (f *Fake) send(r *Run, lane int) error {
 	if target == nil {
 		return nil
 	}
-	from := Endpoint{Dst: f.at(port, r.To.Dst.Addr().Is6()), Src: r.To.Dst.Addr()}
+	from := underlay.Endpoint{Dst: f.at(port, r.To.Dst.Addr().Is6()), Src: r.To.Dst.Addr()}
 	target.laneOf(from.Dst, r.To.Dst.Port(), lane).deliver(f.net.filter, &from, r)
 	return nil
 }
 
 // route passes the datagrams of a run to the network's Router.
-func (f *Fake) route(r *Run, port uint16, lane int) {
+func (f *Fake) route(r *underlay.Run, port uint16, lane int) {
 	from := f.at(port, r.To.Dst.Addr().Is6())
 	for datagram := range r.Datagrams {
 		f.net.router(Routed{From: from, To: r.To.Dst, Lane: lane, ECN: r.ECN, Payload: datagram})
