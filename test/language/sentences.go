@@ -65,7 +65,7 @@ type paragraph struct {
 
 var (
 	generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
-	directive = regexp.MustCompile(`^//[a-z]+:`)
+	directive = regexp.MustCompile(`^//([a-z]+:| \+[a-z])`) // of the compiler, and markers of controller-gen
 	listItem  = regexp.MustCompile(`^\s*([-*]|\d+\.) `)
 	quotation = regexp.MustCompile(`^\s*> ?`)
 	htmlNote  = regexp.MustCompile(`(?s)<!--.*?-->`)

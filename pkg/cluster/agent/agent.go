@@ -18,8 +18,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
-// Agent reconciles one node. One goroutine, that of Run, uses all fields but queue, cluster, api, requested and stats, which are
-// safe for concurrent use.
+// Agent reconciles one node. The goroutine of Run uses all fields but queue, cluster, api,
+// requested and stats, which are safe for concurrent use.
 type Agent struct {
 	cfg     Config
 	client  *client

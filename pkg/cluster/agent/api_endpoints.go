@@ -73,10 +73,11 @@ func (e *apiEndpoints) follow(ctx context.Context) {
 // maxAPIEndpoints bounds the addresses and ports that are taken from the EndpointSlice. Each is exempt from the encryption by eight rules.
 const maxAPIEndpoints = 32
 
-// with returns the API server's addresses and ports, sorted: those of the EndpointSlice within the prefixes of nodes, or all without prefixes,
-// and those at which the server was reached. It returns none while the EndpointSlice is unknown. Addresses outside the prefixes need no
-// exemption, since none is routed into the tunnel, and a changed EndpointSlice must not exempt more, such as pods. dropped is the number of
-// those beyond maxAPIEndpoints.
+// with returns the API server's addresses and ports, sorted. It takes the EndpointSlice's within
+// the prefixes of nodes, or all without prefixes, and adds the addresses at which the server was
+// reached. It returns none while the EndpointSlice is unknown. Addresses outside the prefixes
+// need no exemption, since none is routed into the tunnel, and a changed EndpointSlice must not
+// exempt more, such as pods. dropped is how many were left out beyond maxAPIEndpoints.
 func (e *apiEndpoints) with(reached []netip.AddrPort, within []netip.Prefix) (all []netip.AddrPort, dropped int) {
 	all = e.all()
 	if len(all) == 0 {

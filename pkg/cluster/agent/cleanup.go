@@ -46,10 +46,12 @@ const DefaultPublishTimeout = 2 * time.Minute
 // Cleanup removes everything that agents left on this host, in either mode. Missing parts are no error. If one part fails, the others are removed
 // nevertheless. While an agent runs on the host, it would add everything again: Cleanup then fails and changes nothing, or with Stay waits.
 //
-// Where cleartext is allowed, no step loses packets of pods: the routes into the tunnel are removed first, and the engine serves the tunnel until the
-// other nodes have learned that this one has no agent. Where other nodes refuse cleartext, the routes and the blackholes behind them stay
-// until the others send nothing into the tunnel any more, and with Stay until the context ends. By then the cleanup has run on all nodes.
-// Afterwards, traffic follows the cluster's other routes.
+// Where cleartext is allowed, no step loses packets of pods. The routes into the tunnel are
+// removed first. The engine serves the tunnel until the other nodes have learned that this one
+// has no agent. Where other nodes refuse cleartext, the routes and the blackholes behind them
+// stay until the others send nothing into the tunnel any more. With Stay, they stay until the
+// context ends. By then the cleanup has run on all nodes. Afterwards, traffic follows the
+// cluster's other routes.
 func Cleanup(ctx context.Context, c CleanupConfig) error {
 	c.Config = c.withDefaults()
 	var lock instanceLock
@@ -192,7 +194,8 @@ func (c *CleanupConfig) removePrograms(ctx context.Context) error {
 // errAgentRuns means that an agent holds the lock of the key directory.
 var errAgentRuns = errors.New("an agent runs on this host, nothing was removed: stop the agent first")
 
-// takeLock makes this process the one that changes the host. It fails while an agent runs, or with Stay waits for its end.
+// takeLock lets this process alone change the host. It fails while an agent runs, or with Stay
+// waits for its end.
 func (c *CleanupConfig) takeLock(ctx context.Context, lock *instanceLock) error {
 	if c.Stay != nil {
 		lock.wait(ctx, &c.Config)

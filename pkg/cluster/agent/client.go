@@ -258,8 +258,9 @@ func (c *client) create(ctx context.Context, owner *node) (*v1alpha1.RopewalkNod
 	return created, nil
 }
 
-// adopt makes a node the owner of its RopewalkNode, which others created before the node's agent ran, so that it is deleted with
-// the node. It first empties the status, which may be that of an earlier node (a restored backup). It fails if the object has changed meanwhile.
+// adopt makes a node the owner of its RopewalkNode, which others created before the node's agent
+// ran, so that it is deleted with the node. It first empties the status, which an earlier node
+// may have written (a restored backup). It fails if the object has changed meanwhile.
 func (c *client) adopt(ctx context.Context, rn *v1alpha1.RopewalkNode, owner *node) error {
 	owners := append(slices.Clone(rn.OwnerReferences), ownerReference(owner))
 	ctx, cancel := context.WithTimeout(ctx, apiWriteTimeout)

@@ -31,7 +31,7 @@ type cluster struct {
 	nodes       cache.SharedIndexInformer // all Nodes, as reader last read them
 	reader      *nodeReader
 	agents      cache.SharedIndexInformer // all RopewalkAnnouncements
-	blocks      *podBlocks                // nil: pod prefixes are those of the Nodes
+	blocks      *podBlocks                // nil: Nodes have the pod prefixes
 	endpoints   *apiEndpoints
 	external    *externalPeers
 	mesh        cache.SharedIndexInformer // of the RopewalkMesh; nil: the agent's mode has none
@@ -132,7 +132,8 @@ func (c *cluster) start(ctx context.Context) {
 	}
 }
 
-// ownInformers returns those of the own node's objects with which the agent reports a fault to people.
+// ownInformers returns the informers of the own node's objects with which the agent reports a
+// fault to people.
 func (c *cluster) ownInformers() []cache.SharedIndexInformer {
 	return []cache.SharedIndexInformer{c.ownNode, c.ownAgent}
 }
@@ -184,8 +185,8 @@ func (c *cluster) nodeObjects() (all []*node) {
 	return all
 }
 
-// all returns the cluster's nodes, with OptOut for those that are excluded. It leaves out an announcement without a Node, which is about to be
-// garbage-collected. It must not be called concurrently.
+// all returns the cluster's nodes, with OptOut for excluded nodes. It leaves out an announcement
+// without a Node, which is about to be garbage-collected. It must not be called concurrently.
 func (c *cluster) all(excluded func(*node) bool) []mesh.Node {
 	var blocks map[string][]netip.Prefix
 	if c.blocks != nil {

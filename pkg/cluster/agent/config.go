@@ -27,7 +27,7 @@ type Config struct {
 	// KeyDir holds the node's keys and the persisted state; empty: DefaultKeyDir.
 	KeyDir string
 
-	// Port is the tunnel's UDP port in spread mode. 0: that of the WireGuard found on the node.
+	// Port is the tunnel's UDP port in spread mode. 0: as the WireGuard found on the node.
 	Port uint16
 	// Ports are the source ports to spread over; zero: spread.DefaultPorts.
 	Ports spread.Ports
@@ -43,9 +43,9 @@ type Config struct {
 
 // SpreadConfig has the settings of spread mode.
 type SpreadConfig struct {
-	// AnySocket is that of a spreader.Config, for tests.
+	// AnySocket is as in spreader.Config, for tests.
 	AnySocket bool
-	// RestartStalledPeers is that of a spreader.Config.
+	// RestartStalledPeers is as in spreader.Config.
 	RestartStalledPeers bool
 	// BPF is the BPF file system for pins, in both modes. Empty: the system's, which is mounted if necessary.
 	BPF string
@@ -59,9 +59,10 @@ type MeshConfig struct {
 	StartupTaint bool
 	// PodCIDRSource says where the pod prefixes of nodes are read; empty: PodCIDRsOfNodes.
 	PodCIDRSource PodCIDRSource
-	// Engine runs the tunnel; nil: that of Tunnel's control socket, with EngineConfig.
+	// Engine runs the tunnel; nil: it serves Tunnel's control socket, and has EngineConfig.
 	Engine Engine
-	// EngineConfig is the file with which the engine starts, that of its --config; empty: DefaultEngineConfig.
+	// EngineConfig is the file with which the engine starts (its --config); empty:
+	// DefaultEngineConfig.
 	EngineConfig string
 	// Network is the host to change; nil: the network namespace of the process.
 	Network host.Network
@@ -70,7 +71,7 @@ type MeshConfig struct {
 	// Guard watches what leaves the host; nil: the network namespace of the process, with pins in SpreadConfig.BPF.
 	Guard meshmode.GuardHost
 
-	openAsker meshmode.OpenAsker // nil: that of a meshmode.Prover
+	openAsker meshmode.OpenAsker // nil: the default of meshmode.Prover
 	proved    func()             // called when a proof changes what a reconcile would do; nil: not called
 }
 

@@ -38,12 +38,12 @@ func toMesh(n *node, ra *v1alpha1.RopewalkAnnouncement) mesh.Node {
 	return m
 }
 
-// announces reports whether an announcement is that of this very node.
+// announces reports whether an announcement is this very node's.
 func announces(ra *v1alpha1.RopewalkAnnouncement, n *node) bool {
 	return ra != nil && ownedBy(ra, n) && ra.DeletionTimestamp.IsZero()
 }
 
-// nodeSettings are what administrators set of a node that others follow.
+// nodeSettings are settings of a node that others follow. Administrators write them.
 type nodeSettings struct {
 	Endpoint string
 	Port     int32

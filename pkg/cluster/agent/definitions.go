@@ -27,7 +27,7 @@ var errOutdatedCRD = errors.New("the cluster's CRDs are older than the agent, wh
 // reasonOutdatedCRD is the reason of the Ready condition then.
 const reasonOutdatedCRD = "OutdatedCRD"
 
-// definitions is what is known of the CRDs.
+// definitions has the agent's knowledge of the CRDs.
 type definitions struct {
 	checked  bool
 	outdated error         // of the last check; nil: there was none, or the CRDs are not outdated
@@ -43,9 +43,10 @@ func isFieldUndeclared(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "field not declared in schema")
 }
 
-// checkDefinitions returns errOutdatedCRD if the API server would refuse a field, has no announcements, or drops a field of the RopewalkMesh or of RopewalkPeers. It
-// asks by dry runs of full objects, until one agent was answered, and for the schemas of the objects that no agent may write. An error that says nothing of
-// the CRDs is none here: a write fails by it, too.
+// checkDefinitions returns errOutdatedCRD if the API server would refuse a field, has no
+// announcements, or drops a field of the RopewalkMesh or of RopewalkPeers. It asks by dry runs of
+// full objects, until one agent was answered, and for the schemas of the objects that no agent
+// may write. An error that says nothing of the CRDs is none here: a write fails by it as well.
 func (a *Agent) checkDefinitions(ctx context.Context, n *node) error {
 	d := &a.definitions
 	if d.checked || time.Now().Before(d.due) {

@@ -79,8 +79,9 @@ func (f *deviceFollower) logReport(r spreader.Report) {
 	f.lastWarnings = r.Warnings
 }
 
-// change applies a configuration to the attached programs. After an error, the previous configuration stays in effect as far as
-// possible. ctx must end no later than that of followDevice, whose goroutine receives the change.
+// change applies a configuration to the attached programs. After an error, the previous
+// configuration stays in effect as far as possible. ctx must end no later than the context of
+// followDevice, whose goroutine receives the change.
 func (f *deviceFollower) change(ctx context.Context, cfg spreader.Config) error {
 	f.wanted, f.changeFailed = cfg, true
 	result := make(chan error, 1)

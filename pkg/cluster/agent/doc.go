@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package agent, ropewalk's own, is the Kubernetes agent, one per node. It watches Nodes,
-// RopewalkAnnouncements, RopewalkPeers and the RopewalkMesh (v1alpha1), asks pkg/cluster/mesh for
-// the desired state of this node, applies it, and publishes the node's announcement and status. It
-// is the only package that imports client-go. Only ropewalk-agent and tests may import it, so that
-// the ropewalk binary stays small.
+// RopewalkAnnouncements, RopewalkPeers and the RopewalkMesh (v1alpha1). It asks pkg/cluster/mesh
+// for the desired state of this node, applies it, and publishes the node's announcement and
+// status. It is the only package that imports client-go. Only ropewalk-agent and tests may import
+// it, so that the ropewalk binary stays small.
 //
 // Begin reading in agent.go. Calls run down this list of files, never up (TestCallsRunDownTheFiles):
 //   - entry points: agent, cleanup, snapshot, serve, metrics

@@ -10,7 +10,7 @@ type driftDetector struct {
 	handled   uint64        // requested, at the start of the last successful reconcile
 }
 
-// reportDrift counts and logs changes that reverted those of other programs.
+// reportDrift counts and logs changes that reverted changes of other programs.
 func (a *Agent) reportDrift(changes int) {
 	if changes > 0 {
 		a.stats.Drift.Add(uint64(changes))

@@ -148,7 +148,7 @@ func (r *endpointResolver) store(ctx context.Context, name string, at netip.Addr
 	return changed
 }
 
-// stop ends all lookups and waits for them. Those that are needed later begin anew.
+// stop ends all lookups and waits for them. Lookups that are needed later begin anew.
 func (r *endpointResolver) stop() {
 	r.mu.Lock()
 	for name, cancel := range r.running {

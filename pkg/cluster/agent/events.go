@@ -17,9 +17,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
-// An agent reports as Events of its RopewalkNode when its reconciles begin to fail, when they succeed again, when a condition becomes another, and
-// when there are new warnings about its own node. One agent reports refused RopewalkPeers (external_status.go). What concerns all nodes at once is no Event:
-// all agents would write one at the same time.
+// An agent reports as Events of its RopewalkNode when its reconciles begin to fail, and when they
+// succeed again. It also reports conditions that become others, and new warnings about its own
+// node. One agent reports refused RopewalkPeers (external_status.go). What concerns all nodes at
+// once is no Event: all agents would write one at the same time.
 
 const (
 	eventsPath       = "/apis/events.k8s.io/v1/namespaces/default/events" // Events of cluster-scoped objects are in this namespace
@@ -34,13 +35,13 @@ const (
 type eventReporter struct {
 	lastEvent  time.Time
 	reported   *reportedState                    // nil: nothing was compared yet
-	conditions map[string]metav1.ConditionStatus // by condition, the last one that was not Unknown; nil: nothing was compared yet
+	conditions map[string]metav1.ConditionStatus // by condition, the last status but Unknown; nil: nothing was compared yet
 }
 
-// reportedState is what an Event says of a node.
+// reportedState is a node's state in an Event.
 type reportedState struct {
 	failing bool
-	notes   string // warnings; those of the last success while reconciles fail
+	notes   string // warnings, of the last success while reconciles fail
 }
 
 // apiEvent has the fields of an Event (events.k8s.io/v1) that the agent writes.
@@ -57,9 +58,9 @@ type apiEvent struct {
 	Regarding           map[string]string `json:"regarding"`
 }
 
-// reportChange writes an Event if the condition or the warnings differ from those that were reported last; before has the condition that an
-// earlier agent published. An Event that comes too soon after the last is written later, if it still holds then. A failure is logged and not
-// retried.
+// reportChange writes an Event if the condition or the warnings differ from the last report.
+// before has the condition that an earlier agent published. An Event that comes too soon after
+// the last is written later, if it still holds then. A failure is logged and not retried.
 func (a *Agent) reportChange(ctx context.Context, rn *v1alpha1.RopewalkNode, before, after []metav1.Condition, notes []string) {
 	now := meta.FindStatusCondition(after, v1alpha1.ConditionReady)
 	if rn.UID == "" || now == nil {
@@ -142,7 +143,8 @@ func (a *Agent) createEvent(ctx context.Context, o regarding, kind, reason, note
 	}
 }
 
-// changeOf returns an Event's type, reason and note, or an empty type if nothing has changed. message is that of the condition.
+// changeOf returns an Event's type, reason and note, or an empty type if nothing has changed.
+// message is the condition's.
 func changeOf(last, now reportedState, message string) (kind, reason, note string) {
 	switch {
 	case now.failing && !last.failing:

@@ -52,7 +52,7 @@ func (e *externalPeers) follow(ctx context.Context, wereAny bool) {
 	}()
 }
 
-// objects returns the RopewalkPeers by name, except those that are being deleted.
+// objects returns the RopewalkPeers by name, but none that is being deleted.
 func (e *externalPeers) objects() (all []*v1alpha1.RopewalkPeer) {
 	for _, o := range e.GetStore().List() {
 		if rp, ok := o.(*v1alpha1.RopewalkPeer); ok && rp.DeletionTimestamp.IsZero() {

@@ -14,8 +14,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
-// One agent writes the status of all RopewalkPeers, that of the oldest node in mesh mode. So the number of writes does not depend on
-// the number of nodes. If the status is still wrong after a while, the agent of the next node writes it, among the ten oldest.
+// The agent of the oldest node in mesh mode writes the status of all RopewalkPeers. So the number
+// of writes does not depend on the number of nodes. If the status is still wrong after a while,
+// the agent of the next node writes it, among the ten oldest.
 const (
 	maxStatusWriters = 10
 	writerTimeout    = 30 * time.Second // per older node
@@ -28,7 +29,7 @@ const (
 	minWriteInterval = 30 * time.Second
 )
 
-// externalOutcome is what a reconcile decided about the external peers.
+// externalOutcome has a reconcile's decisions about the external peers.
 type externalOutcome struct {
 	refused []mesh.Refusal
 	nodes   []mesh.Node

@@ -19,11 +19,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// intent is what administrators want of mode mesh: a parsed RopewalkMesh.
+// intent is a parsed RopewalkMesh, by which administrators configure mode mesh.
 type intent struct {
 	revision       meshRevision
 	cleartext      v1alpha1.Cleartext // empty: Never
-	pods, services []netip.Prefix     // those of mesh.TunnelConfig
+	pods, services []netip.Prefix     // as in mesh.TunnelConfig
 	nodes          nodeEncryptionIntent
 	postQuantum    config.PostQuantum
 	names          []string        // of excluded nodes
@@ -47,8 +47,8 @@ type savedMesh struct {
 // errNoMesh means that the agent has never read a RopewalkMesh.
 var errNoMesh = errors.New("the cluster has no RopewalkMesh " + v1alpha1.MeshName + ", so this node has no tunnel until there is one")
 
-// readIntent follows the RopewalkMesh, and saves it for a start without the API. While there is none, or none that this agent can apply, the one
-// that it read last stays in effect: note says so.
+// readIntent follows the RopewalkMesh, and saves it for a start without the API. While there is
+// none, or none that this agent can apply, the last one stays in effect: note says so.
 func (a *Agent) readIntent(n *node) (note string, err error) {
 	if a.cluster.mesh == nil {
 		return "", nil // another mode
@@ -163,7 +163,7 @@ func (i *intent) excludes(n *node) bool {
 	return i != nil && (slices.Contains(i.names, n.Name) || i.excluded != nil && i.excluded.Matches(labels.Set(n.Labels)))
 }
 
-// settings returns those of the first pool that selects a node, or none.
+// settings returns the settings of the first pool that selects a node, or none.
 func (i *intent) settings(n *node) mesh.Settings {
 	if i != nil {
 		for _, p := range i.pools {

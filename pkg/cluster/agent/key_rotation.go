@@ -32,7 +32,7 @@ func (m *meshReconciler) stepRotation(in reconcileInput) (wait time.Duration, no
 			return wait, fmt.Sprintf("waiting for peers to learn the next key (generation %d)", r.Next), nil
 		case mesh.RotationSwitch:
 			return 0, "", m.switchKey()
-		default: // RotationAnnounce, too: reconcile publishes the next key in its status
+		default: // also RotationAnnounce: reconcile publishes the next key in its status
 			return 0, "", nil
 		}
 	}

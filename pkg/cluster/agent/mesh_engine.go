@@ -41,7 +41,7 @@ type setupError struct{ error }
 
 func (e *setupError) Unwrap() error { return e.error }
 
-// engineState is what a reconciler knows of the engine.
+// engineState has a reconciler's knowledge of the engine.
 type engineState struct {
 	engine Engine
 	setup  setup               // as last configured; zero: not by this agent, or the engine was absent since
@@ -81,7 +81,7 @@ func (m *meshReconciler) configureEngine(d *desiredTunnel, st *engine.Status, un
 	}
 	whole := m.configuration(d, peers)
 	if st.PostQuantum == nil && d.postQuantum != config.PostQuantumRequired {
-		whole.PostQuantum = nil // an engine that does not know it refuses the file, also one that is absent now
+		whole.PostQuantum = nil // an engine that does not know it refuses the file, also if it is absent now
 	}
 	var unsaved error
 	if unusable == nil || errors.Is(unusable, engine.ErrAbsent) {
@@ -118,7 +118,8 @@ func (m *meshReconciler) configureEngine(d *desiredTunnel, st *engine.Status, un
 	return changes + n, errors.Join(err, unsaved, policy)
 }
 
-// save saves the file. Its setup is the one before while the engine refuses the one that is wanted. The post-quantum policy is always the wanted one.
+// save saves the file. Its setup is the one before while the engine refuses the wanted one. The
+// post-quantum policy is always the wanted one.
 func (m *meshReconciler) save(whole config.Device, want setup) error {
 	if want == m.refused {
 		want = m.inEffect
@@ -151,9 +152,10 @@ func (m *meshReconciler) configuration(d *desiredTunnel, peers []mesh.Peer) conf
 	}
 }
 
-// replaceConfiguration gives the whole configuration to an engine with another key: one that has none yet, or the node's last one. All peers are
-// replaced, because sessions made with a different key do not carry over. A handshake with each node follows: it makes the node move this
-// node's allowed IPs to the new key.
+// replaceConfiguration gives the whole configuration to an engine with another key: none yet, or
+// the node's last one. All peers are replaced, because sessions made with a different key do not
+// carry over. A handshake with each node follows: it makes the node move this node's allowed IPs
+// to the new key.
 func (m *meshReconciler) replaceConfiguration(whole config.Device, d *desiredTunnel, peers []mesh.Peer, st *engine.Status) error {
 	m.handshakes.stop() // its peers are about to be replaced
 	if st.PostQuantum == nil {
@@ -171,8 +173,9 @@ func (m *meshReconciler) replaceConfiguration(whole config.Device, d *desiredTun
 	return nil
 }
 
-// changeDevice changes the settings that the engine does not have. The first time, that includes those which it does not report. A port that is
-// not open is set again: while another program has it, no packet arrives, and the engine's configuration does not show that.
+// changeDevice changes the settings that the engine does not have. The first time, it also sets
+// all settings that the engine does not report. A port that is not open is set again: while
+// another program has it, no packet arrives, and the engine's configuration does not show that.
 func (m *meshReconciler) changeDevice(whole *config.Device, want setup, st *engine.Status) (changes int, err error) {
 	var dev config.Device
 	if st.ListenPort != want.port || !st.Up {
@@ -215,7 +218,7 @@ func (m *meshReconciler) changePostQuantum(want config.PostQuantum, st *engine.S
 	return 1, nil
 }
 
-// changePeers makes the engine's peers those of a plan.
+// changePeers gives the engine the peers of a plan.
 func (m *meshReconciler) changePeers(peers []mesh.Peer, st *engine.Status) (changes int, err error) {
 	all := mesh.Diff(mesh.AssignByHandshake(peers, st.Peers), st.Peers, m.sentEndpoints)
 	m.logForeign(m.cfg, all)

@@ -192,7 +192,7 @@ func (m *meshReconciler) logWithoutTunnel(plan *mesh.TunnelPlan, cleartext bool)
 	m.cfg.Log.Warn("some nodes have no tunnel, traffic for their pods is dropped", "nodes", n, "names", names)
 }
 
-// joinNotes joins those of the notes that are not empty.
+// joinNotes joins all notes but empty ones.
 func joinNotes(all ...string) string {
 	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), "; ")
 }
@@ -256,8 +256,9 @@ func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
 	return changes + m.setFilter(!d.routing.Cleartext, d.routing.Nodes), err
 }
 
-// applyTunnel makes routes, engine and interface match the desired state. Routes come first: while no engine runs, they keep traffic for other
-// nodes' pods from leaving in the clear. They follow changes of the engine, too: the interface may be another one.
+// applyTunnel makes routes, engine and interface match the desired state. Routes come first:
+// while no engine runs, they keep traffic for other nodes' pods from leaving in the clear. They
+// follow changes of the engine as well: the interface may be another one.
 func (m *meshReconciler) applyTunnel(d *desiredTunnel, st *engine.Status, unusable error) (changes int, err error) {
 	if changes, err = m.cfg.Network.SetRoutes(m.cfg.Tunnel, d.routing); err != nil {
 		return changes, &routesError{err}

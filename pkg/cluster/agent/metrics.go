@@ -15,7 +15,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 )
 
-// newRegistry returns a registry of all of an agent's metrics. Its collectors describe none in advance: those of spread come and go.
+// newRegistry returns a registry of all of an agent's metrics. Its collectors describe none in
+// advance: metrics of spread come and go.
 func newRegistry(s *Stats, version string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),

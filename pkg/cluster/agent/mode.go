@@ -66,7 +66,7 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 func (a *Agent) reconcileNode(ctx context.Context, n *node, rn *v1alpha1.RopewalkNode, self mesh.Node, t trigger) (result, error) {
 	nodes := a.cluster.all(a.intent.excludes)
 	if i := slices.IndexFunc(nodes, func(m mesh.Node) bool { return m.Name == self.Name }); i >= 0 {
-		self.PodCIDRs = nodes[i].PodCIDRs // not always those of the Node
+		self.PodCIDRs = nodes[i].PodCIDRs // not always the Node's
 	}
 	in := reconcileInput{
 		nodes: nodes, nodesAsOf: a.cluster.reader.asOf(), self: self, spec: rn.Spec, settings: a.settingsOf(n, rn), intent: a.intent,
@@ -90,7 +90,8 @@ func (a *Agent) reconcileNode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 	return res, err
 }
 
-// settingsOf returns the settings of the node: those of its pool, or of the flags of spread mode. The port of its RopewalkNode precedes.
+// settingsOf returns the settings of the node, from its pool or from the flags of spread mode.
+// The port of its RopewalkNode precedes.
 func (a *Agent) settingsOf(n *node, rn *v1alpha1.RopewalkNode) mesh.Settings {
 	s := a.intent.settings(n)
 	s.Port = cmp.Or(uint16(rn.Spec.Port), s.Port, a.cfg.Port)

@@ -70,7 +70,7 @@ func trimObject(object any) (any, error) {
 	return object, nil
 }
 
-// restricted returns the labels that may exclude a node: those that kubelets cannot set.
+// restricted returns the labels that may exclude a node, since kubelets cannot set them.
 func restricted(labels map[string]string) (some map[string]string) {
 	for key, value := range labels {
 		if strings.HasPrefix(key, v1alpha1.RestrictedPrefix) {

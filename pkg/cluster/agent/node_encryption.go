@@ -26,7 +26,8 @@ type nodeEncryptionIntent struct {
 	except  labels.Selector  // of nodes that do not take part; nil: all do
 }
 
-// parseNodeEncryption parses the settings. Without any, they are those of a cluster that does not encrypt traffic between nodes.
+// parseNodeEncryption parses the settings. Without any, they are as in a cluster that does not
+// encrypt traffic between nodes.
 func parseNodeEncryption(spec *v1alpha1.NodeEncryption) (c nodeEncryptionIntent, err error) {
 	c.enabled = spec.Enabled
 	if c.within, err = parseCIDRs("nodeEncryption.nodeCIDRs", spec.NodeCIDRs); err != nil {

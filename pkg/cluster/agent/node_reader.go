@@ -28,10 +28,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
-// nodeReader supplies an informer with the other nodes' Nodes, without a watch of them: each kubelet writes ten kilobytes every five
-// minutes, and at 5,000 nodes a watch by every agent is 0.8 GB/s. Instead it lists them once and then reads single Nodes:
+// nodeReader supplies an informer with the other nodes' Nodes, without a watch of them. Each
+// kubelet writes ten kilobytes every five minutes, and at 5,000 nodes a watch by every agent is
+// 0.8 GB/s. Instead it lists them once and then reads single Nodes:
 //   - when a node's RopewalkAnnouncement claims something else than the known Node has. The claim only causes the read: the agent believes the
-//     Node. If it does not agree either, administrators may have set another endpoint, so that the agent reads the RopewalkNode, too. It also does
+//     Node. If it does not agree either, administrators may have set another endpoint, so that
+//     the agent also reads the RopewalkNode. It also does
 //     when the ports of such an endpoint change.
 //   - when a survey, a list of names alone, shows that a Node came or went that has no agent
 //   - in turn, a few per survey
@@ -109,8 +111,9 @@ func (r *nodeReader) ListWithContext(ctx context.Context, _ metav1.ListOptions) 
 	return all, nil
 }
 
-// readSettings fills in the settings of Nodes. It reads the RopewalkNodes of those that do not agree with what they announce otherwise, or that had
-// settings before: administrators have set, changed or removed an endpoint or its port.
+// readSettings fills in the settings of Nodes. It reads the RopewalkNodes of nodes that do not
+// agree with their announcement otherwise, or that had settings before. There administrators have
+// set, changed or removed an endpoint or its port.
 func (r *nodeReader) readSettings(ctx context.Context, nodes []*node) error {
 	var differ []*node
 	for _, n := range nodes {
@@ -294,7 +297,7 @@ func (w *nodeWatch) readRequested(ctx context.Context) {
 	w.read(ctx, due)
 }
 
-// survey lists the names of all Nodes and reads those that came or went, and a few others.
+// survey lists the names of all Nodes. It reads the Nodes that came or went, and a few others.
 func (w *nodeWatch) survey(ctx context.Context) {
 	began := time.Now()
 	names, err := w.client.nodeNames(ctx)
@@ -379,7 +382,8 @@ func (w *nodeWatch) read(ctx context.Context, names []string) {
 	}
 }
 
-// claim is a hash of what an announcement claims about its Node: the text would take as much memory as the Node.
+// claim is a hash of an announcement's claims about its Node: the text would take as much memory
+// as the Node.
 type claim uint64
 
 const (

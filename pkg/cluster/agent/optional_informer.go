@@ -28,8 +28,8 @@ func newOwnInformer(c *client, resource string, object runtime.Object, log *slog
 	return newOptionalInformer(cache.NewListWatchFromClient(c.own, resource, "", fields.Everything()), resource, object, log, changed)
 }
 
-// newOptionalInformer returns an informer that calls changed after each change of a definition: of the generation, which the API server
-// counts for EndpointSlices, too.
+// newOptionalInformer returns an informer that calls changed after each change of a definition:
+// of the generation, which the API server also counts for EndpointSlices.
 func newOptionalInformer(list cache.ListerWatcher, resource string, object runtime.Object, log *slog.Logger, changed func()) (*optionalInformer, error) {
 	o := &optionalInformer{cache.NewSharedIndexInformer(list, object, 0, nil)}
 	err := errors.Join(o.SetTransform(trimObject), o.SetWatchErrorHandlerWithContext(delayRefusedLists(resource, log)), notifyOfDefinitions(o, changed))

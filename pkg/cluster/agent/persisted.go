@@ -30,7 +30,7 @@ type persistedState struct {
 	Mode mesh.Mode         `json:"mode"`
 	Spec v1alpha1.NodeSpec `json:"spec"`
 	Mesh *savedMesh        `json:"mesh,omitempty"` // the RopewalkMesh that was read last, in mesh mode
-	// Settings are those of the node's pool.
+	// Settings are from the node's pool.
 	Settings mesh.Settings `json:"settings,omitzero"`
 	Routing  *host.Routing `json:"routing,omitempty"` // in mesh mode
 	Tunnel   *savedTunnel  `json:"tunnel,omitempty"`  // in mesh mode

@@ -49,7 +49,7 @@ type podBlock struct {
 }
 
 type podBlockSpec struct {
-	// IPAM is that of a CiliumNode, which has its Node's name.
+	// IPAM is of a CiliumNode, which has its Node's name.
 	IPAM struct {
 		PodCIDRs []string `json:"podCIDRs"`
 		Pools    struct {
@@ -57,14 +57,14 @@ type podBlockSpec struct {
 		} `json:"pools"`
 	} `json:"ipam"`
 
-	// The others are those of a BlockAffinity.
+	// The others are of a BlockAffinity.
 	CIDR    string `json:"cidr"`
 	Node    string `json:"node"`
 	State   string `json:"state"`   // confirmed, pending or pendingDeletion
 	Deleted string `json:"deleted"` // "true" or "false"
 }
 
-// ciliumPool is what a node has of a CiliumPodIPPool.
+// ciliumPool is a node's part of a CiliumPodIPPool.
 type ciliumPool struct {
 	CIDRs []string `json:"cidrs"`
 }
@@ -124,7 +124,8 @@ func newPodBlocks(cfg *rest.Config, source PodCIDRSource, changed func()) (*podB
 	return b, nil
 }
 
-// trimBlock is the informer's transform. Of the metadata it keeps what the informer needs, and the name, which is that of a CiliumNode's node.
+// trimBlock is the informer's transform. Of the metadata it keeps the informer's part, and the
+// name, which a CiliumNode has from its node.
 func trimBlock(object any) (any, error) {
 	if b, ok := object.(*podBlock); ok {
 		b.ObjectMeta = metav1.ObjectMeta{Name: b.Name, ResourceVersion: b.ResourceVersion}

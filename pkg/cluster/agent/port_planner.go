@@ -34,8 +34,8 @@ type cachedPlan struct {
 	err   error
 }
 
-// plan adds the port plans to the announcement. mark is that of the tunnel's datagrams. If the NIC's hash ignores ports, it adds a note with the command
-// that changes that.
+// plan adds the port plans to the announcement. mark is the mark of the tunnel's datagrams. If
+// the NIC's hash ignores ports, it adds a note with the command that changes that.
 func (p *portPlanner) plan(r *result, configs map[string]spreader.Config, mark uint32, candidates spread.Ports) {
 	for i, family := range []v1alpha1.IPFamily{v1alpha1.IPv4, v1alpha1.IPv6} {
 		to, peer := ingress(r.announcement.Endpoints, configs, family)

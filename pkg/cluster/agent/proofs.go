@@ -20,7 +20,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// proofs is what a mesh reconciler knows of what was seen, and does by it.
+// proofs are a mesh reconciler's observations, and its decisions by them.
 type proofs struct {
 	prover *meshmode.Prover
 	guard  *meshmode.Guard
@@ -29,7 +29,8 @@ type proofs struct {
 	// allSince is since when each node that takes part is a peer; zero: that is not so. planned are the nodes of the last plan.
 	allSince time.Time
 	planned  map[string]bool
-	// seen is the revision of the RopewalkMesh that was followed last, and opened the one that last ended the strict state.
+	// seen is the revision of the RopewalkMesh that was followed last, and opened the last
+	// revision to end the strict state.
 	seen, opened meshRevision
 	routed       map[string]bool // nodes to whose pods routes led into the tunnel, as last applied
 	deciding     map[string]bool // the same, of the present plan
@@ -65,10 +66,11 @@ func (p *proofs) strictness(c v1alpha1.Cleartext) proof.Strictness {
 	return proof.Never
 }
 
-// updateStrict follows the setting, the latch, and the node's own status, which outlives its files. Only a newer revision with Always ends the
-// strict state: another rollout may follow. A status from before does not bring it back. The latch also waits for the nodes that joined since all were
-// peers, which nothing has proved yet: in.nodesAsOf is when in.nodes were all of the cluster (zero: they are). wait is the time until then; 0: nothing
-// is pending.
+// updateStrict follows the setting, the latch, and the node's own status, which outlives its
+// files. Only a newer revision with Always ends the strict state: another rollout may follow. A
+// status from before does not bring it back. The latch also waits for the nodes that joined since
+// all were peers, which nothing has proved yet. in.nodesAsOf is when in.nodes were all of the
+// cluster (zero: they are). wait is the time until then; 0: nothing is pending.
 func (p *proofs) updateStrict(want *intent, in *reconcileInput, propagation time.Duration) (wait time.Duration) {
 	st, asOf := &in.lastStatus, in.nodesAsOf
 	latched, c := p.prover.Latched(), want.cleartext
@@ -220,10 +222,11 @@ func lostNodes(o *meshmode.Outcome, owners mesh.KeyOwners) *v1alpha1.StalePeers 
 	return &v1alpha1.StalePeers{Count: int32(len(names)), Nodes: names[:min(len(names), v1alpha1.MaxStaleNodes)]}
 }
 
-// guardClasses returns the guard's prefixes for a plan: all that leads into the tunnel is remote, but
-// for the cluster's prefixes of pods themselves, of which no node has the rest. If two lists have
-// the same prefix, the later one here applies: own pods are exempt in a plan, too. The node's own
-// addresses among its pods are exempt, because what it sends itself is no pod's packet.
+// guardClasses returns the guard's prefixes for a plan. All that leads into the tunnel is remote,
+// but for the cluster's prefixes of pods themselves, of which no node has the rest. If two lists
+// have the same prefix, the later one here applies: own pods are also exempt in a plan. The
+// node's own addresses among its pods are exempt, because what it sends itself is no pod's
+// packet.
 func guardClasses(plan *mesh.TunnelPlan, cluster []netip.Prefix, own []netip.Addr) map[netip.Prefix]programs.GuardClass {
 	classes := make(map[netip.Prefix]programs.GuardClass, len(plan.Routes)+len(plan.Beside)+len(plan.Pods)+len(plan.Unrouted)+len(cluster)+len(own))
 	for _, list := range []struct {

@@ -104,7 +104,7 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 		a.countsDueAt = time.Time{}
 	}
 	if !changed || delayed || a.pausedBy(rival) {
-		a.reportChange(ctx, rn, current.Conditions, st.Conditions, res.notes) // one that came too soon before
+		a.reportChange(ctx, rn, current.Conditions, st.Conditions, res.notes) // a change that came too soon before
 		return nil
 	}
 	st.Writer = a.instance
@@ -119,8 +119,9 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 	return nil
 }
 
-// countsDelayPerNode, times the number of nodes, is the longest delay of a changed count, or of a note that all nodes have. Each node that
-// joins changes those of all others. Together they must not write more than about seventy times a second.
+// countsDelayPerNode, times the number of nodes, is the longest delay of a changed count, or of a
+// note that all nodes have. Each node that joins changes the counts of all others. Together they
+// must not write more than about seventy times a second.
 const countsDelayPerNode = 20 * time.Millisecond
 
 // countsDue reports whether a changed count is to be published now. Otherwise it requests a reconcile for the time when it is.

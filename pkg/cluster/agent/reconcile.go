@@ -76,15 +76,15 @@ func (a *Agent) ownObjects(ctx context.Context) (n *node, rn *v1alpha1.RopewalkN
 	case !hasNodeAsOwner(rn) && rn.DeletionTimestamp.IsZero():
 		err = a.adoptRopewalkNode(ctx, rn, n)
 		rn = rn.DeepCopy()
-		rn.Status = v1alpha1.NodeStatus{} // it may be that of an earlier node
+		rn.Status = v1alpha1.NodeStatus{} // an earlier node may have written it
 	default:
 		err = fmt.Errorf("%w: %s", errStaleRopewalkNode, a.cfg.Node)
 	}
 	return n, rn, err
 }
 
-// adoptRopewalkNode makes the node the owner of a RopewalkNode that an administrator created or replaced, unless it did so a moment ago and the
-// informer does not have that yet.
+// adoptRopewalkNode makes the node the owner of a RopewalkNode that an administrator created or
+// replaced. It does nothing if it did so a moment ago, and the informer does not have that yet.
 func (a *Agent) adoptRopewalkNode(ctx context.Context, rn *v1alpha1.RopewalkNode, n *node) error {
 	if a.created.node == n.UID && time.Since(a.created.at) < writeEchoTimeout {
 		return nil

@@ -98,8 +98,8 @@ func (a *Agent) applyPersisted() error {
 	return a.runningMesh().applyPersisted(saved, a.intent)
 }
 
-// reapplyTunnel repairs a running tunnel. It leaves the tunnel alone once n is another node than the tunnel was made for: its
-// pods' addresses may belong to another node by now.
+// reapplyTunnel repairs a running tunnel. It leaves the tunnel alone once n is another node than
+// the tunnel was made for. Its pods' addresses may belong to another node by now.
 func (a *Agent) reapplyTunnel(n *node) error {
 	m := a.runningMesh()
 	if m == nil || n != nil && n.UID != a.persisted.Node {

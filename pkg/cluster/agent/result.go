@@ -28,7 +28,7 @@ type reconcileInput struct {
 	encryptNodes       bool                      // this node is to encrypt traffic between nodes
 	oldKernel          string                    // release of a kernel that cannot; see host.OldKernel
 	apiEndpoints       []netip.AddrPort          // of the API server; none: unknown
-	apiEndpointsOver   int                       // number of those that are too many, and not in apiEndpoints
+	apiEndpointsOver   int                       // how many are too many, and not in apiEndpoints
 	hostMayHaveChanged bool                      // what was read of the host before may be outdated
 }
 
@@ -37,7 +37,7 @@ type result struct {
 	status       v1alpha1.NodeStatus       // the fields that the reconciler of the mode sets
 	announcement v1alpha1.AnnouncementSpec // likewise
 	changes      int                       // made to the host
-	repaired     int                       // number of changes that undo those of other programs
+	repaired     int                       // number of changes that undo changes of other programs
 	notes        []string                  // warnings about this node, for the Ready condition and an Event
 	// clusterNote is for the Ready condition alone, since all nodes have it at the same time.
 	clusterNote string

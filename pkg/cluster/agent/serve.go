@@ -34,10 +34,11 @@ type Content struct {
 	Log     *slog.Logger
 }
 
-// Serve answers the kubelet's probes and Prometheus until ctx ends, and returns nil then. /healthz fails only if a reconcile
-// is stuck: a cluster whose API is unreachable must not lose its tunnels as well. /readyz succeeds
-// while the last reconcile did and the peers answer (Stats.ready). /metrics has the agent's counters, and in spread
-// mode those of `ropewalk spread`.
+// Serve answers the kubelet's probes and Prometheus until ctx ends, and returns nil then.
+// /healthz fails only if a reconcile is stuck: a cluster whose API is unreachable must not lose
+// its tunnels as well. /readyz succeeds while the last reconcile did and the peers answer
+// (Stats.ready). /metrics has the agent's counters, and in spread mode also the counters of
+// `ropewalk spread`.
 func Serve(ctx context.Context, l net.Listener, c Content) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

@@ -136,9 +136,10 @@ func viewPeer(rp *v1alpha1.RopewalkPeer) view.Peer {
 	return p
 }
 
-// NodesWithAgent returns the names of the nodes whose agent has published a mode, in the API server's order. Those that are not Ready, or that the
-// cluster no longer has, are in away: no cleanup can run there. In a cluster without announcements it asks the RopewalkNodes. Errors are those of
-// Snapshot.
+// NodesWithAgent returns the names of the nodes whose agent has published a mode, in the API
+// server's order. Nodes that are not Ready, or that the cluster no longer has, are in away: no
+// cleanup can run there. In a cluster without announcements it asks the RopewalkNodes. Errors are
+// as in Snapshot.
 func NodesWithAgent(ctx context.Context, cfg *rest.Config) (names, away []string, err error) {
 	c, err := newClient(cfg)
 	if err != nil {
@@ -182,7 +183,7 @@ func NodesWithAgent(ctx context.Context, cfg *rest.Config) (names, away []string
 	return names, away, err
 }
 
-// isCleanedUp reports whether a status is that of a cleanup.
+// isCleanedUp reports whether a cleanup wrote a status.
 func isCleanedUp(st *v1alpha1.NodeStatus) bool {
 	c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady)
 	return c != nil && c.Reason == reasonCleanedUp
@@ -196,7 +197,7 @@ type fullNode struct {
 	} `json:"status"`
 }
 
-// agentObjects are what an agent writes of its node. Either may be nil.
+// agentObjects are the objects that an agent writes of its node. Either may be nil.
 type agentObjects struct {
 	node         *v1alpha1.RopewalkNode
 	announcement *v1alpha1.RopewalkAnnouncement

@@ -27,7 +27,7 @@ type spreadReconciler struct {
 	propagation    announce.Propagation
 	unmatchedPeers unmatchedPeers
 	planner        portPlanner
-	detached       bool   // without peers: the programs are detached, also those that an earlier agent left
+	detached       bool   // without peers: the programs are detached, also an earlier agent's
 	trigger        func() // requests a reconcile
 }
 
@@ -50,7 +50,7 @@ func lastSpreadPort(st *v1alpha1.AnnouncementSpec) uint16 {
 
 func (s *spreadReconciler) reconcile(ctx context.Context, in reconcileInput) (result, error) {
 	s.port = cmp.Or(s.port, lastSpreadPort(&in.announced))
-	r := result{spread: s.devices} // on errors, too: metrics that vanish and return look like counter resets
+	r := result{spread: s.devices} // also on errors: metrics that vanish and return look like counter resets
 	port, tunnels, err := s.findTunnel(in.settings.Port)
 	if err != nil {
 		return s.unchangedResult(in), err
@@ -119,8 +119,9 @@ func markOf(tunnels []spreader.Tunnel, port uint16) uint32 {
 	return 0
 }
 
-// configs returns the configuration of each device that leads to peers. It leaves out peers that are not reachable. mark is that of the
-// tunnel's datagrams. reread: routes may have changed since the last call.
+// configs returns the configuration of each device that leads to peers. It leaves out peers that
+// are not reachable. mark is the mark of the tunnel's datagrams. reread: routes may have changed
+// since the last call.
 func (s *spreadReconciler) configs(plan mesh.SpreadPlan, mark uint32, reread bool) (map[string]spreader.Config, error) {
 	if reread || mark != s.egressDevices.mark {
 		s.egressDevices = egressDevices{mark: mark}
@@ -155,8 +156,9 @@ func (s *spreadReconciler) config(device string) spreader.Config {
 	}
 }
 
-// merged returns one configuration with all peers, of the followed device if it leads to peers, else of the one that most peers are behind. The
-// others get the programs, too, since peers may send by any device. It returns nil without peers.
+// merged returns one configuration with all peers, of the followed device if it leads to peers,
+// else of the device with most peers. The others also get the programs, since peers may send by
+// any device. It returns nil without peers.
 func (s *spreadReconciler) merged(configs map[string]spreader.Config) *spreader.Config {
 	best := ""
 	for _, device := range slices.Sorted(maps.Keys(configs)) {
@@ -238,7 +240,8 @@ func sameConfig(a, b spreader.Config) bool {
 		slices.Equal(a.Peers, b.Peers) && slices.Equal(a.GatherOnly, b.GatherOnly)
 }
 
-// tearDown implements modeReconciler. It detaches from all devices, including those of an earlier agent.
+// tearDown implements modeReconciler. It detaches from all devices, including the devices of an
+// earlier agent.
 func (s *spreadReconciler) tearDown(ctx context.Context) error {
 	s.stop()
 	s.egressDevices = egressDevices{} // it becomes outdated: nobody watches the routes from now on

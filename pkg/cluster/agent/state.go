@@ -25,7 +25,7 @@ type event uint8
 
 const (
 	eventSynced      event = iota // the informers have synced
-	eventNodeMissing              // the API does not have this node, no RopewalkNode of it, or no fields for what it does
+	eventNodeMissing              // the API does not have this node, no RopewalkNode of it, or not all fields
 	eventNodeKnown                // the API has this node's objects
 	eventStopped                  // the context of Run has ended
 )

@@ -24,8 +24,8 @@ type Stats struct {
 	Peers     atomic.Int64
 	SpreadsTo atomic.Int64
 	Problems  atomic.Int64
-	// ExternalPeers is the number of RopewalkPeers that this node has as peers, and RefusedPeers the number of those that no
-	// node has.
+	// ExternalPeers is the number of RopewalkPeers that this node has as peers, and RefusedPeers
+	// the number of RopewalkPeers that no node has.
 	ExternalPeers, RefusedPeers atomic.Int64
 	// WithoutTunnel is the number of nodes that have no tunnel to this one, in mesh mode.
 	WithoutTunnel atomic.Int64
@@ -33,8 +33,9 @@ type Stats struct {
 	RefusedPrefixes atomic.Int64
 	// Cleartext is 1 while traffic for pods of nodes without a tunnel, or with unknown pod prefixes, leaves unencrypted.
 	Cleartext atomic.Int64
-	// NodeRoutes is the number of addresses of other nodes that traffic reaches through the tunnel, and ClearNodes the number of peers to
-	// which traffic goes unencrypted although this node would encrypt it.
+	// NodeRoutes is the number of addresses of other nodes that traffic reaches through the
+	// tunnel. ClearNodes is the number of peers to which traffic goes unencrypted although this
+	// node would encrypt it.
 	NodeRoutes, ClearNodes atomic.Int64
 	// ForeignWrites counts writes of other programs to this node's objects.
 	ForeignWrites atomic.Uint64
@@ -81,7 +82,8 @@ func (s *Stats) update(r *result, err error) {
 	s.spread.Store(&r.spread)
 }
 
-// ready returns an error if pods of the node cannot be expected to reach others: the last reconcile failed, or in mode mesh most peers do not answer.
+// ready returns an error if pods of the node cannot be expected to reach others. The last
+// reconcile failed, or in mode mesh most peers do not answer.
 func (s *Stats) ready() error {
 	if !s.Ready.Load() {
 		return errors.New("the last reconcile failed, or none has run yet")

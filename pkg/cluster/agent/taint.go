@@ -13,7 +13,8 @@ import (
 // startupTaint keeps pods away from a node until its agent has removed it. The program that creates nodes sets it.
 const startupTaint = "node.ropewalk.io/agent-not-ready"
 
-// removeStartupTaint removes the taint once pods of the node can reach those of other nodes, or if the node takes no part.
+// removeStartupTaint removes the taint once the node's pods can reach other nodes' pods, or if
+// the node takes no part.
 func (a *Agent) removeStartupTaint(ctx context.Context, n *node, o *meshmode.Outcome) error {
 	if !a.cfg.StartupTaint || !n.hasStartupTaint() || !a.intent.excludes(n) && !carriesPods(o) {
 		return nil

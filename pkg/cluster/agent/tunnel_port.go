@@ -20,7 +20,7 @@ func knownTunnelNames() []string {
 // errAmbiguousTunnel asks for the tunnel's port.
 var errAmbiguousTunnel = errors.New("set the port of the tunnel to spread (--port)")
 
-// tunnelPort returns the requested port, or that of the cluster's WireGuard device.
+// tunnelPort returns the requested port, or the port of the cluster's WireGuard device.
 func (s *spreadReconciler) tunnelPort(requested uint16, tunnels []spreader.Tunnel) (uint16, error) {
 	if port := cmp.Or(requested, s.cfg.Port); port != 0 {
 		return port, nil

@@ -58,7 +58,7 @@ func (a *Agent) soleWriter(rn *v1alpha1.RopewalkNode) metav1.Condition {
 	return withTransitionTime(c, rn.Status.Conditions)
 }
 
-// policyCheck is what is known of the admission policy.
+// policyCheck has the agent's knowledge of the admission policy.
 type policyCheck struct {
 	due       time.Time
 	retry     time.Duration // the last pause; 0: the check has succeeded

@@ -124,7 +124,8 @@ type AnnouncementSpec struct {
 	// +optional
 	NextPublicKey PublicKey `json:"nextPublicKey,omitempty"`
 
-	// Endpoints of the tunnel, the preferred one first. Other nodes ignore those that are no addresses of the node.
+	// Endpoints of the tunnel, the preferred one first. Other nodes ignore endpoints that are no
+	// addresses of the node.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
@@ -151,8 +152,9 @@ type AnnouncementSpec struct {
 	// +optional
 	SpreadPorts *Ports `json:"spreadPorts,omitempty"`
 
-	// Plans are the source ports that other nodes should use towards this one, out of those that they spread over. Each flow
-	// then takes a receive queue of its own. A node that cannot use all ports of a plan ignores the plan.
+	// Plans are the source ports that other nodes should use towards this one, out of all ports
+	// that they spread over. Each flow then takes a receive queue of its own. A node that cannot
+	// use all ports of a plan ignores the plan.
 	// +optional
 	// +listType=map
 	// +listMapKey=ipFamily

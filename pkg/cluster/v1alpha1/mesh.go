@@ -21,7 +21,8 @@ type RopewalkMesh struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is written by administrators. An empty one is a spec: a deleted entry ends its effect, for agents that run and for those that start.
+	// Spec is written by administrators. An empty one is a spec: a deleted entry ends its effect,
+	// for agents that run and for agents that start.
 	// +optional
 	// +kubebuilder:default={}
 	Spec MeshSpec `json:"spec,omitempty"`
@@ -78,7 +79,8 @@ type MeshSpec struct {
 	// +optional
 	Exclude Exclude `json:"exclude,omitempty,omitzero"`
 
-	// Pools have settings for groups of nodes. The first one that selects a node applies to it, as a whole.
+	// Pools have settings for groups of nodes. The first pool that selects a node applies to it,
+	// as a whole.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32

@@ -6,8 +6,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RopewalkNode has the settings of one node, and what its agent says of it to people. It has the Node's name and is owned by the Node. No agent
-// watches another node's: a partition changes the conditions of all nodes at once. It never holds a secret.
+// RopewalkNode has the settings of one node, and its agent's statements about it for people. It
+// has the Node's name and is owned by the Node. No agent watches another node's: a partition
+// changes the conditions of all nodes at once. It never holds a secret.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=rwn,categories=ropewalk
@@ -56,7 +57,7 @@ type NodeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="want an IP address without a zone"
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// Port is the UDP port that the tunnel listens on, instead of that of the node's pool.
+	// Port is the UDP port that the tunnel listens on, instead of the port of the node's pool.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
@@ -101,7 +102,8 @@ type NodeStatus struct {
 	// +optional
 	MeshGeneration int64 `json:"meshGeneration,omitempty"`
 
-	// MeshUID is the UID of that RopewalkMesh. One that is deleted and created again begins with generation 1.
+	// MeshUID is the UID of that RopewalkMesh. A mesh that is deleted and created again begins
+	// with generation 1.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	MeshUID string `json:"meshUID,omitempty"`
@@ -121,9 +123,11 @@ type NodeStatus struct {
 	// +kubebuilder:validation:MaxLength=128
 	KernelVersion string `json:"kernelVersion,omitempty"`
 
-	// Conditions: Ready reports whether the last reconcile succeeded, SoleWriter that no other program writes the node's objects, and AdmissionPolicy
-	// that the API server keeps agents from writing those of other nodes. In mode mesh, TunnelUp, PeersReachable, Encrypted, Strict and PostQuantum say
-	// what was observed of the tunnel and of the packets that leave the node (docs/dev/mesh.md).
+	// Conditions: Ready reports whether the last reconcile succeeded, and SoleWriter that no other
+	// program writes the node's objects. AdmissionPolicy reports that the API server keeps agents
+	// from writing other nodes' objects. In mode mesh, TunnelUp, PeersReachable, Encrypted, Strict
+	// and PostQuantum say what was observed of the tunnel and of the packets that leave the node
+	// (docs/dev/mesh.md).
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -89,8 +89,8 @@ type PeerPrefix string
 // +kubebuilder:validation:XValidation:rule="!self.matches('^[0-9.]+:') || isIP(self.substring(0, self.lastIndexOf(':')))",message="want an IP address or a host name"
 type PeerEndpoint string
 
-// PeerStatus is what one of the agents found. The agents that write it read it to know whether
-// it differs. None decides by it.
+// PeerStatus has the findings of one of the agents. The agents that write it read it to know
+// whether it differs. None decides by it.
 type PeerStatus struct {
 	// Conditions: Accepted reports whether the nodes have the peer, and which.
 	// +optional

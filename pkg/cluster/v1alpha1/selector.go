@@ -7,7 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// NodeSelector is a label selector, as that of a Deployment (metav1.LabelSelector), with bounds. All of it must match.
+// NodeSelector is a label selector, as in a Deployment (metav1.LabelSelector), with bounds. All
+// of it must match.
 type NodeSelector struct {
 	// MatchLabels are labels that a node must have.
 	// +optional
