@@ -16,8 +16,9 @@
  * and one of a later round too. So neither an outage of the whole path nor a delay closes a lane. If the listen port's probes stay unanswered for
  * SILENT_ROUNDS, the peer has become silent, and all proofs end. A peer that never answers is never spread to.
  *
- * Probes are few. A port has one after PROBE_MESSAGES messages from it, or when it has not had one for a minute, and sooner only while its last one is
- * unanswered. While the listen port's probes are unanswered, rounds become twice as long each time.
+ * Probes are few: each takes one of the peer's credit. PROBE_MESSAGES messages from a port earn PROBE_EARNED, which are 2 %, and the port is probed.
+ * A message after PROBE_IDLE without a round earns PROBE_IDLE_EARNED and begins one: less than one probe a minute, however many flows are quiet.
+ * A port is probed sooner only while its last probe is unanswered. While the listen port's are, rounds become twice as long each time.
  *
  * A probe is made of a data message: bpf_clone_redirect sends a clone to the same device. The clone passes this program
  * again, ahead of the message, and is shortened there. If that fails, the probe is lost and the message is not.
@@ -28,9 +29,10 @@
 /* The greatest length is PROBE_ROUND << PROBE_MAX_SHIFT: 4 minutes. */
 #define PROBE_MAX_SHIFT 10
 #define SILENT_ROUNDS 8
-#define PROBE_MESSAGES 64
-#define SECOND_SHIFT 30
-#define PROBE_SECONDS 56 /* in units of 2^SECOND_SHIFT ns: a minute */
+#define PROBE_MESSAGES 150
+#define PROBE_EARNED 3 /* the cost of a round, and one to keep */
+#define PROBE_IDLE (1LL << 37) /* ns: 137 s */
+#define PROBE_IDLE_EARNED 2
 /* Later answers do not count. */
 #define PROBE_TIMEOUT 10000000000ULL
 #define PROBE_MASK_BITS 32
@@ -93,7 +95,7 @@ INLINE u64 round_length(u32 answered)
 }
 
 /* Records that a probe is about to leave. */
-INLINE void note_probe(const struct peer *peer, struct lane *l, u64 now)
+INLINE void note_probe(const struct peer *peer, struct lane *l)
 {
 	u32 rounds = peer->round - l->round;
 
@@ -101,14 +103,13 @@ INLINE void note_probe(const struct peer *peer, struct lane *l, u64 now)
 	l->answered = aged(l->answered, rounds);
 	l->round = peer->round;
 	l->messages = 0;
-	l->probed = now >> SECOND_SHIFT;
 }
 
 INLINE void begin_round(struct counters *cpu, struct __sk_buff *skb, struct peer *peer, be16 listen_port, u64 now)
 {
 	peer->round_at = now;
 	peer->round++;
-	note_probe(peer, &peer->listen, now);
+	note_probe(peer, &peer->listen);
 	if (peer->answers && !(peer->listen.answered & ((2U << SILENT_ROUNDS) - 1))) {
 		peer->answers = 0;
 		peer->ready = 0;
@@ -118,11 +119,28 @@ INLINE void begin_round(struct counters *cpu, struct __sk_buff *skb, struct peer
 	send_probe(cpu, skb, listen_port, LISTEN_LANE);
 }
 
-/* Counts a message from a port. Returns whether the port needs a probe. */
-INLINE int is_probe_due(struct lane *l, u64 now)
+/* Counts a message from a port. Returns whether probes may be due. */
+INLINE int is_probe_due(const struct peer *peer, struct lane *l, u64 now)
 {
 	l->messages++;
-	return l->messages >= PROBE_MESSAGES || (u32)(now >> SECOND_SHIFT) - l->probed >= PROBE_SECONDS || l->sent & ~l->answered & 1;
+	return l->messages >= PROBE_MESSAGES || (s64)(now - peer->round_at) >= PROBE_IDLE || l->sent & ~l->answered & 1;
+}
+
+/* Adds to the credit, which may exceed PROBE_BURST by what was added last. */
+INLINE void earn(struct peer *peer, u16 probes)
+{
+	if (peer->credit < PROBE_BURST)
+		peer->credit += probes;
+}
+
+/* Pays for a probe. Returns whether the peer's credit admits one. */
+INLINE int pay(struct peer *peer)
+{
+	u16 credit = peer->credit;
+
+	if (credit)
+		peer->credit = credit - 1;
+	return credit;
 }
 
 /*
@@ -133,17 +151,27 @@ INLINE void send_probes(struct counters *cpu, struct __sk_buff *skb, struct peer
 {
 	struct lane *l = lane == LISTEN_LANE ? &peer->listen : lane_at(peer, lane);
 	int earned = l->messages >= PROBE_MESSAGES;
+	s64 age = now - peer->round_at;
 
-	if (earned)
+	if (earned) {
 		l->messages = 0;
-	if ((s64)(now - peer->round_at) >= (s64)round_length(peer->listen.answered))
+		earn(peer, PROBE_EARNED);
+	}
+	if (age >= (s64)round_length(peer->listen.answered)) {
+		if (age >= PROBE_IDLE)
+			earn(peer, PROBE_IDLE_EARNED);
+		if (!pay(peer))
+			return;
 		begin_round(cpu, skb, peer, listen_port, now);
+	}
 	if (!peer->answers)
 		return;
 	if (l->round != peer->round) {
 		if (is_lost(peer->listen.answered, aged(l->sent, peer->round - l->round), aged(l->answered, peer->round - l->round)))
 			l->proof = peer->proof - 1;
-		note_probe(peer, l, now);
+		if (!pay(peer))
+			return;
+		note_probe(peer, l);
 		send_probe(cpu, skb, l->port, lane);
 	}
 	if (!earned)
@@ -152,9 +180,9 @@ INLINE void send_probes(struct counters *cpu, struct __sk_buff *skb, struct peer
 	peer->next = lane + 1;
 	peer->ready |= lane + 1 == lanes;
 	l = lane_at(peer, lane);
-	if (is_open(peer, l) || l->round == peer->round || !l->port.raw)
+	if (is_open(peer, l) || l->round == peer->round || !l->port.raw || !pay(peer))
 		return;
-	note_probe(peer, l, now);
+	note_probe(peer, l);
 	send_probe(cpu, skb, l->port, lane);
 }
 
@@ -170,7 +198,7 @@ INLINE void note_proof(struct peer *peer, const struct peer_key *at)
 	struct source_key key = {.listen_port = at->listen_port};
 	struct source *source;
 
-	peer->answers++;
+	peer->answers = 1;
 	peer->proved = 1;
 	__builtin_memcpy(key.address, at->address, sizeof(key.address));
 	source = bpf_map_lookup_elem(&sources, &key);
@@ -185,11 +213,12 @@ INLINE void note_heard(const struct peer_key *from, be16 port)
 	u16 heard = host16(port);
 	struct source *source;
 
-	if (port.raw == from->port.raw)
-		return;
 	__builtin_memcpy(key.address, from->address, sizeof(key.address));
 	source = bpf_map_lookup_elem(&sources, &key);
-	if (source)
+	if (!source)
+		return;
+	source->heard_at = bpf_ktime_get_ns();
+	if (port.raw != from->port.raw)
 		source->heard[heard % HEARD_PORTS / 64] |= 1ULL << heard % 64;
 }
 

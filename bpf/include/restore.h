@@ -18,6 +18,12 @@ struct sender {
 	be16 listen_port;   /* of the tunnel */
 };
 
+/*
+ * How long heard ports count after the last probe, in nanoseconds: 4.6 minutes. A peer in use sends a probe every PROBE_IDLE, and before its first
+ * message after a pause. Of one that is gone, a NAT may give the ports to another.
+ */
+#define HEARD_TIME (1LL << 38)
+
 INLINE int is_in_range(const struct recent_source *s, u16 port)
 {
 	return s->first <= port && port <= s->last;
@@ -63,7 +69,8 @@ INLINE const struct recent_source *find_source(struct counters *cpu, const struc
 		recent->first = source->first;
 		recent->last = source->last;
 		recent->proved = source->proved;
-		__builtin_memcpy(recent->heard, source->heard, sizeof(recent->heard));
+		if ((s64)(bpf_ktime_get_ns() - source->heard_at) < HEARD_TIME)
+			__builtin_memcpy(recent->heard, source->heard, sizeof(recent->heard));
 	}
 	return recent;
 }

@@ -17,6 +17,7 @@ enum {
 	SPREAD_PORTS = 65536,
 	SPREAD_FLOWS = 65536,
 	SPREAD_LANES = 64, /* per peer */
+	PROBE_BURST = 16, /* probes, which a new peer has */
 	SPREAD_PEERS = 16384,
 	SPREAD_ADDRESSES = 65536,
 	SPREAD_TUNNELS = 8, /* whose peers' path MTUs are protected (toobig.h) */
@@ -89,7 +90,6 @@ struct lane {
 	be16 port;    /* 0: none has this index */
 	u16 messages; /* number of messages since the last probe */
 	u32 proof;    /* peer.proof when a probe was last answered. The lane is open if that is the present value */
-	u32 probed;   /* time of the last probe, in units of 2^SECOND_SHIFT ns */
 	u32 round;    /* of the last probe, and bit 0 of the masks */
 	u32 sent;     /* the rounds with a probe */
 	u32 answered; /* those whose probe was answered */
@@ -107,7 +107,8 @@ struct peer {
 	u64 secret; /* random: this host's probes have it, so an answer comes from where they arrive. A peer has the keys wherever it is */
 	u64 round_at; /* when the round began, in nanoseconds */
 	u32 round;
-	u32 answers; /* number of probes from the listen port that were answered; 0: the peer is silent */
+	u16 answers; /* the peer answers probes from the listen port; 0: it is silent */
+	u16 credit;  /* number of probes that may be sent (probe.h) */
 	u32 proof;   /* changes when the peer has become silent: proofs from before do not count */
 	u16 ready;   /* each lane has been probed. Until then none is used, or the first one would get all flows */
 	u16 next;    /* the lane to prove next */
@@ -144,6 +145,7 @@ struct source {
 	u16 first; /* lowest of the peer's lane ports, in host order */
 	u16 last;  /* highest */
 	u16 proved; /* as in struct peer. Until then the address may be a third party's, which the peer only claims */
+	u64 heard_at; /* when the last authentic probe came, in nanoseconds */
 	/*
 	 * The lane ports from which authentic probes came, a bit each, by port modulo HEARD_PORTS. A NAT may have chosen any other port. CPUs that set two bits at
 	 * once may lose one, until the port's next probe.

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -177,8 +178,9 @@ func (s *State) putSource(r *peerTable, p *Peer, proved uint16, same bool) error
 		for i := range value.Heard {
 			value.Heard[i] = ^uint64(0)
 		}
+		value.HeardAt = math.MaxInt64 // for ever
 	case same && was.EndpointPort == value.EndpointPort && was.First == value.First && was.Last == value.Last:
-		value.Heard = was.Heard
+		value.Heard, value.HeardAt = was.Heard, was.HeardAt
 	}
 	if was == value {
 		return nil

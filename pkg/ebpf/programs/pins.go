@@ -18,7 +18,7 @@ import (
 
 // layout numbers the maps' layout. Increment it with any change to the layout or meaning of the maps in
 // bpf/include/spread_maps.h and lane.h.
-const layout = 7
+const layout = 8
 
 const layoutPrefix = "state-"
 

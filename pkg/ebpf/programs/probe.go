@@ -29,13 +29,17 @@ func (ProbeKeys) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("(redacted)
 // MarshalText keeps the keys out of JSON and of logs.
 func (ProbeKeys) MarshalText() ([]byte, error) { return []byte("(redacted)"), nil }
 
+// probeBurst is PROBE_BURST of bpf/include/spread_maps.h.
+const probeBurst = 16
+
 // setKeys sets the keys. Rounds and proofs begin at random numbers, so that no answer and no proof of an earlier time fits.
 func (value *spreadPeer) setKeys(k ProbeKeys) {
 	if k == value.keys() {
 		return
 	}
 	value.Keyed, value.Send.K, value.Receive.K = flag[uint32](k != ProbeKeys{}), k.send, k.receive
-	value.Round, value.Proof, value.RoundAt, value.Answers, value.Proved, value.Ready, value.Next = rand.Uint32(), rand.Uint32(), 0, 0, 0, 0, 0
+	value.Round, value.Proof, value.RoundAt, value.Credit = rand.Uint32(), rand.Uint32(), 0, probeBurst
+	value.Answers, value.Proved, value.Ready, value.Next = 0, 0, 0, 0
 	var secret [8]byte
 	_, _ = cryptorand.Read(secret[:]) // it does not fail
 	value.Secret = binary.NativeEndian.Uint64(secret[:])

@@ -64,10 +64,10 @@ type spreadLane struct {
 	}
 	Messages uint16
 	Proof    uint32
-	Probed   uint32
 	Round    uint32
 	Sent     uint32
 	Answered uint32
+	_        [4]byte
 }
 
 type spreadLocalPort struct {
@@ -96,7 +96,8 @@ type spreadPeer struct {
 	Secret  uint64
 	RoundAt uint64
 	Round   uint32
-	Answers uint32
+	Answers uint16
+	Credit  uint16
 	Proof   uint32
 	Ready   uint16
 	Next    uint16
@@ -141,10 +142,11 @@ type spreadSource struct {
 		_   structs.HostLayout
 		Raw uint16
 	}
-	First  uint16
-	Last   uint16
-	Proved uint16
-	Heard  [16]uint64
+	First   uint16
+	Last    uint16
+	Proved  uint16
+	HeardAt uint64
+	Heard   [16]uint64
 }
 
 type spreadSourceKey struct {

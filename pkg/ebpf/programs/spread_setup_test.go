@@ -84,29 +84,38 @@ func (s *State) setOpenPeer(t testing.TB, p Peer) {
 	t.Helper()
 	p.ProbeKeys, p.Proved = NewProbeKeys(ourKey, theirKey), true
 	expect.NoError(t, s.SetPeer(p))
-	s.changePeer(t, p.Tunnel, p.Endpoint, func(value *spreadPeer) { value.openLanes(now(t)) })
+	s.changePeer(t, p.Tunnel, p.Endpoint, (*spreadPeer).openLanes)
 	if p.Gather != (spread.Ports{}) {
 		s.setHeard(t, p, ^uint64(0))
 	}
 }
 
-// setHeard is as if authentic probes of a peer had come from ports, by a mask for each 64.
+// setHeard is as if authentic probes of a peer had come from ports just now, by a mask for each 64.
 func (s *State) setHeard(t testing.TB, p Peer, mask uint64) {
+	t.Helper()
+	s.changeSource(t, p, func(value *spreadSource) {
+		value.HeardAt = now(t)
+		for i := range value.Heard {
+			value.Heard[i] = mask
+		}
+	})
+}
+
+// changeSource changes what the programs know of a peer's ports.
+func (s *State) changeSource(t testing.TB, p Peer, f func(value *spreadSource)) {
 	t.Helper()
 	key, value := sourceKey(p.Tunnel, p.Endpoint.Addr()), spreadSource{}
 	expect.NoError(t, s.maps.Sources.Lookup(&key, &value))
-	for i := range value.Heard {
-		value.Heard[i] = mask
-	}
+	f(&value)
 	expect.NoError(t, s.maps.Sources.Put(&key, &value))
 }
 
 // openLanes is as if a probe of each lane had been answered now, and no further round began.
-func (value *spreadPeer) openLanes(now uint64) {
-	value.Answers, value.Ready, value.RoundAt, value.Listen.Probed = 1, 1, 1<<62, uint32(now>>30)
+func (value *spreadPeer) openLanes() {
+	value.Answers, value.Ready, value.RoundAt = 1, 1, 1<<62
 	for i := range value.Lane {
 		l := &value.Lane[i]
-		l.Proof, l.Round, l.Probed = value.Proof, value.Round, uint32(now>>30)
+		l.Proof, l.Round = value.Proof, value.Round
 	}
 }
 

@@ -286,12 +286,12 @@ func TestMapLayoutMatchesItsNumber(t *testing.T) {
 		`counters PerCPUArray key 4 Typedef:"u32"[Int:"unsigned int"] value 1544 Struct:"counters"[fields=3 fieldNames=[events local recent]] max 1 flags 0`,
 		`flows Array key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Typedef:"u64"[Int:"unsigned long long"] max 65536 flags 0`,
 		`local_ports Array key 4 Typedef:"u32"[Int:"unsigned int"] value 2 Struct:"local_port"[fields=1 fieldNames=[listen_port]] max 65536 flags 0`,
-		`peers Hash key 20 Struct:"peer_key"[fields=3 fieldNames=[address port listen_port]] value 2168 Struct:"peer"[fields=20 fieldNames=[lanes first paused number keyed ...]] max 16384 flags 1`,
+		`peers Hash key 20 Struct:"peer_key"[fields=3 fieldNames=[address port listen_port]] value 2168 Struct:"peer"[fields=21 fieldNames=[lanes first paused number keyed ...]] max 16384 flags 1`,
 		`queues PerCPUArray key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Typedef:"u64"[Int:"unsigned long long"] max 256 flags 0`,
 		`settings Array key 4 Typedef:"u32"[Int:"unsigned int"] value 32 Struct:"settings"[fields=4 fieldNames=[flowlet_gap paused unused tunnels]] max 1 flags 0`,
-		`sources Hash key 20 Struct:"source_key"[fields=3 fieldNames=[address listen_port unused]] value 136 Struct:"source"[fields=5 fieldNames=[endpoint_port first last proved heard]] max 16384 flags 1`,
+		`sources Hash key 20 Struct:"source_key"[fields=3 fieldNames=[address listen_port unused]] value 144 Struct:"source"[fields=6 fieldNames=[endpoint_port first last proved heard_at ...]] max 16384 flags 1`,
 	}
-	if diff := cmp.Diff(want, got); diff != "" || layout != 7 {
+	if diff := cmp.Diff(want, got); diff != "" || layout != 8 {
 		t.Errorf("layout %d (-want +got):\n%s", layout, diff)
 	}
 }

@@ -47,7 +47,7 @@ func problems(st *DeviceStatus) string {
 
 // TestForeignPinIsReportedForItsDeviceOnly pins a foreign map at the path of a device's link or map.
 func TestForeignPinIsReportedForItsDeviceOnly(t *testing.T) {
-	for i, name := range []string{"egress", "ingress", "egress", "ingress", "xdp", "state/state-7/counters"} {
+	for i, name := range []string{"egress", "ingress", "egress", "ingress", "xdp", "state/state-8/counters"} {
 		kind := hook.Best
 		if i < 2 {
 			kind = hook.Clsact
@@ -101,7 +101,7 @@ func TestRemovedStateIsReportedAndRestored(t *testing.T) {
 	r := newRig(t)
 	r.here.attach(r.here.config())
 	state := filepath.Join(filepath.Dir(r.here.dir()), sharedPin)
-	expect.NoError(r, os.Remove(filepath.Join(state, "state-7", "peers")))
+	expect.NoError(r, os.Remove(filepath.Join(state, "state-8", "peers")))
 	if got := problems(r.here.status()); !strings.Contains(got, "pins are missing in") || strings.Contains(got, "version") {
 		t.Errorf("one map removed: got %s, want %q in it", got, "pins are missing in")
 	}
@@ -109,7 +109,7 @@ func TestRemovedStateIsReportedAndRestored(t *testing.T) {
 	if got := problems(r.here.status()); got != "" {
 		t.Errorf("after attaching again: got %s, want %q", got, "")
 	}
-	expect.NoError(r, os.Rename(filepath.Join(state, "state-7"), filepath.Join(state, "state-8")))
+	expect.NoError(r, os.Rename(filepath.Join(state, "state-8"), filepath.Join(state, "state-9")))
 	if got := problems(r.here.status()); !strings.Contains(got, "by another version of ropewalk") {
 		t.Errorf("other layout: got %s, want %q in it", got, "by another version of ropewalk")
 	}

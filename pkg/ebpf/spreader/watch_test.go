@@ -161,7 +161,7 @@ func TestWatchEndsWhenAnotherVersionAttaches(t *testing.T) {
 	r.next(reports)
 	program := r.here.status().Spread.Program
 	shared := filepath.Join(filepath.Dir(r.here.dir()), sharedPin)
-	expect.NoError(t, os.Rename(filepath.Join(shared, "state-7"), filepath.Join(shared, "state-8")))
+	expect.NoError(t, os.Rename(filepath.Join(shared, "state-8"), filepath.Join(shared, "state-9")))
 	select {
 	case err := <-done:
 		if !errors.Is(err, programs.ErrOtherLayout) {
@@ -182,7 +182,7 @@ func TestAttachRemovesMapsOfOtherLayouts(t *testing.T) {
 	var old []string
 	for _, dir := range []string{filepath.Join(filepath.Dir(r.here.dir()), sharedPin), filepath.Join(r.here.dir(), statePin)} {
 		old = append(old, filepath.Join(dir, "state-1"))
-		expect.NoError(t, os.Rename(filepath.Join(dir, "state-7"), filepath.Join(dir, "state-1")))
+		expect.NoError(t, os.Rename(filepath.Join(dir, "state-8"), filepath.Join(dir, "state-1")))
 	}
 	r.here.host.beforeStep = func(string) error { return errors.New("refused") }
 	if _, err := r.here.try(r.here.config()); err == nil {
