@@ -362,14 +362,16 @@ func sorted(endpoints []netip.AddrPort) []netip.AddrPort {
 
 // tunnelPeers returns the endpoints of a tunnel's peers, with their listen ports, without those that are skipped.
 func (pl *plan) tunnelPeers(t *Tunnel, byAddress map[netip.Addr]*TunnelPeer, known history) (endpoints []netip.AddrPort) {
-	skipped := t.skipped(pl.own, pl.deviceNames(), byAddress)
+	listens := func(p *TunnelPeer) netip.AddrPort { return p.listenEndpoint(pl.cfg.PeerPorts, known) }
+	skipped := t.skipped(pl.own, pl.deviceNames(), byAddress, listens)
 	pl.report.Skipped = skipped
-	for _, p := range t.Peers {
+	for i := range t.Peers {
+		p := &t.Peers[i]
 		if len(skipped) > 0 && skipped[0].Key == p.Key {
 			skipped = skipped[1:]
 			continue
 		}
-		endpoints = append(endpoints, pl.listenEndpoint(p, known))
+		endpoints = append(endpoints, listens(p))
 	}
 	return endpoints
 }
@@ -399,27 +401,4 @@ func (known history) keepPeers(t *Tunnel) {
 		maps.DeleteFunc(known.endpointPorts, func(key string, _ uint16) bool { return !names[key] })
 	}
 	maps.DeleteFunc(known.probeKeys, func(s ProbeSecrets, _ programs.ProbeKeys) bool { return !secrets[s] })
-}
-
-// listenEndpoint returns a peer's endpoint with its listen port. The tunnel may have last received from a lane port of
-// a peer that already spreads, and then no longer knows the listen port. That is the one of an earlier call, or else
-// most likely the same as this host's.
-func (pl *plan) listenEndpoint(p TunnelPeer, known history) netip.AddrPort {
-	if !pl.cfg.PeerPorts.Contains(p.Endpoint.Port()) {
-		if known.endpointPorts != nil {
-			known.endpointPorts[p.Key] = p.Endpoint.Port()
-		}
-		return p.Endpoint
-	}
-	port, ok := known.endpointPorts[p.Key]
-	at := slices.IndexFunc(known.present, func(has programs.Peer) bool { return has.Endpoint.Addr() == p.Endpoint.Addr() })
-	if !ok && at >= 0 {
-		port, ok = known.present[at].Endpoint.Port(), true
-	}
-	if !ok {
-		port = pl.cfg.Port
-		pl.warn("the last packet of peer %s came from a port in the range of source ports (%s): a NAT may have chosen it; if the peer spreads, its listen port "+
-			"is taken to be %d, as on this host; if it differs, set it with --peer %s:PORT", p.Key, p.Endpoint, port, p.Endpoint.Addr())
-	}
-	return netip.AddrPortFrom(p.Endpoint.Addr(), port)
 }

@@ -355,21 +355,24 @@ func TestRefusedPeerIsWarnedOf(t *testing.T) {
 	}
 }
 
-// TestPeerHeardFromLanePortKeepsListenPort has a peer that spreads before this end gathers.
+// TestPeerHeardFromLanePortKeepsListenPort has a peer that spreads before this end gathers, or whose NAT has chosen such a port.
 func TestPeerHeardFromLanePortKeepsListenPort(t *testing.T) {
 	r := newRig(t)
 	r.here.finder.set(wg("192.0.2.2:61007"))
-	report := r.here.attach(r.here.config())
-	if report.Peers[0].Port() != port || !strings.Contains(strings.Join(report.Warnings, "\n"), "--peer 192.0.2.2:PORT") {
-		t.Errorf("unexpected report: %+v", report)
+	report, st := r.here.attach(r.here.config()), r.here.status().Tunnels[0]
+	if len(report.Peers) != 0 || len(report.Skipped) != 1 || !strings.Contains(report.Skipped[0].Reason, "its endpoint is 192.0.2.2:61007") ||
+		!slices.Equal(st.Skipped, report.Skipped) || len(st.Peers) != 0 {
+		t.Errorf("its listen port is unknown: got report %+v, status %+v, want it skipped", report, st)
 	}
-	// The port in the maps has priority over the assumed one.
 	r.here.finder.set(wg("192.0.2.2:7777"))
 	r.here.attach(r.here.config())
 	r.here.finder.set(wg("192.0.2.2:61007"))
-	report = r.here.attach(r.here.config())
-	if report.Peers[0].Port() != 7777 || strings.Contains(strings.Join(report.Warnings, ""), "lane port") {
-		t.Errorf("unexpected report: %+v", report)
+	report, st = r.here.attach(r.here.config()), r.here.status().Tunnels[0]
+	if len(report.Peers) != 1 || report.Peers[0].Port() != 7777 || len(report.Skipped) != 0 || len(st.Skipped) != 0 {
+		t.Errorf("the maps have its listen port: got report %+v, status %+v, want that", report, st)
+	}
+	if got := st.Peers[0].Endpoint.String(); got != "192.0.2.2:61007" {
+		t.Errorf("got the endpoint %s in the status, want WireGuard's", got)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // DeviceStatus is the status of one device, with its problems.
@@ -75,7 +76,8 @@ type TunnelStatus struct {
 
 // PeerStatus is one peer of a tunnel.
 type PeerStatus struct {
-	Endpoint netip.AddrPort `json:"endpoint"` // with its listen port
+	// Endpoint is the tunnel's, or with the listen port in the maps if the tunnel has no peer with this address.
+	Endpoint netip.AddrPort `json:"endpoint"`
 	// PublicKey, ReceivedBytes and SentBytes are the tunnel's, empty and 0 if it has no peer with this address.
 	PublicKey     string `json:"public_key,omitempty"`
 	ReceivedBytes uint64 `json:"received_bytes"`
@@ -313,7 +315,10 @@ func (s *DeviceStatus) readTunnels(state *programs.State, attached []string, tun
 		if i >= 0 {
 			byAddress := tunnels[i].peersByAddress(present, nil, proofs{})
 			ts.readTraffic(byAddress)
-			ts.Skipped = tunnels[i].skipped(own, attached, byAddress)
+			listens := func(p *TunnelPeer) netip.AddrPort {
+				return p.listenEndpoint(gatherOf(present), history{present: present})
+			}
+			ts.Skipped = tunnels[i].skipped(own, attached, byAddress, listens)
 		}
 		if len(ts.Peers) == 0 {
 			s.problem("port %d has no peers yet: attach again when they have an endpoint, or use --watch", t.Port)
@@ -341,11 +346,22 @@ func (t *TunnelStatus) readPeers(state *programs.State, peers []programs.Peer, n
 	return nil
 }
 
-// readTraffic copies the tunnel's byte counts of those peers that are known by their address.
+// gatherOf returns the range of the peers' lane ports.
+func gatherOf(peers []programs.Peer) spread.Ports {
+	for i := range peers {
+		if peers[i].Gather != (spread.Ports{}) {
+			return peers[i].Gather
+		}
+	}
+	return spread.DefaultPorts
+}
+
+// readTraffic copies the endpoints and byte counts as the tunnel has them, of peers that are known by their address.
 func (t *TunnelStatus) readTraffic(byAddress map[netip.Addr]*TunnelPeer) {
 	for i := range t.Peers {
-		if p := byAddress[t.Peers[i].Endpoint.Addr()]; p != nil {
-			t.Peers[i].PublicKey, t.Peers[i].ReceivedBytes, t.Peers[i].SentBytes = p.Key, p.ReceivedBytes, p.SentBytes
+		at := &t.Peers[i]
+		if p := byAddress[at.Endpoint.Addr()]; p != nil {
+			at.PublicKey, at.Endpoint, at.ReceivedBytes, at.SentBytes = p.Key, p.Endpoint, p.ReceivedBytes, p.SentBytes
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // Tunnel is a WireGuard device in this network namespace.
@@ -77,8 +78,9 @@ func (t *Tunnel) claims() map[netip.Addr][]*TunnelPeer {
 }
 
 // skipped returns the peers that are neither spread to nor gathered from, in order. WireGuard takes every sender of an authentic message for
-// an endpoint, so a peer chooses its own. own are this host's addresses, devices those with the programs. byAddress is of peersByAddress.
-func (t *Tunnel) skipped(own map[netip.Addr]bool, devices []string, byAddress map[netip.Addr]*TunnelPeer) (all []SkippedPeer) {
+// an endpoint, so a peer chooses its own. own are this host's addresses, devices those with the programs. byAddress is of peersByAddress. listens
+// returns the endpoint of a peer with its listen port, invalid if that is unknown.
+func (t *Tunnel) skipped(own map[netip.Addr]bool, devices []string, byAddress map[netip.Addr]*TunnelPeer, listens func(*TunnelPeer) netip.AddrPort) (all []SkippedPeer) {
 	for i := range t.Peers {
 		p := &t.Peers[i]
 		why := ""
@@ -97,6 +99,9 @@ func (t *Tunnel) skipped(own map[netip.Addr]bool, devices []string, byAddress ma
 			why = fmt.Sprintf("other peers have the same address %s, so it belongs to a NAT", a)
 		case byAddress[a] != p:
 			why = fmt.Sprintf("peer %s has answered probes from the same address %s", byAddress[a].Key, a)
+		case !listens(p).IsValid():
+			why = fmt.Sprintf("its endpoint is %s, a source port of spread or of a NAT, so its listen port is unknown; a peer that spreads returns to its "+
+				"listen port when its probes stay unanswered, in about two minutes", p.Endpoint)
 		}
 		if why != "" {
 			all = append(all, SkippedPeer{Key: p.Key, Reason: why})
@@ -116,6 +121,25 @@ type TunnelPeer struct {
 	ReceivedBytes, SentBytes uint64
 	// Secrets derive the keys of the peer's probes; zero if unknown.
 	Secrets ProbeSecrets
+}
+
+// listenEndpoint returns a peer's endpoint with its listen port. WireGuard may have received last from a lane port of a peer that spreads, or from a
+// port in lanes that a NAT chose. Then the listen port is as in an earlier call or in the maps, and the result is invalid if neither has one.
+func (p *TunnelPeer) listenEndpoint(lanes spread.Ports, known history) netip.AddrPort {
+	if !lanes.Contains(p.Endpoint.Port()) {
+		if known.endpointPorts != nil {
+			known.endpointPorts[p.Key] = p.Endpoint.Port()
+		}
+		return p.Endpoint
+	}
+	if port, ok := known.endpointPorts[p.Key]; ok {
+		return netip.AddrPortFrom(p.Endpoint.Addr(), port)
+	}
+	at := slices.IndexFunc(known.present, func(has programs.Peer) bool { return has.Endpoint.Addr() == p.Endpoint.Addr() })
+	if at < 0 {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(p.Endpoint.Addr(), known.present[at].Endpoint.Port())
 }
 
 // Finder finds the tunnels in the network namespace of the calling thread.
