@@ -134,6 +134,6 @@ func meshFiles(read command.Options) []bundle.File {
 	}
 	return []bundle.File{
 		{Name: "status.txt", Make: output(func(w io.Writer, m *view.Mesh) error { return m.WriteText(w, view.Style{}) })},
-		{Name: "status.json", Make: output(func(w io.Writer, m *view.Mesh) error { return m.WriteJSON(w, view.StatusDocument, true) })},
+		{Name: "status.json", Make: output(func(w io.Writer, m *view.Mesh) error { return m.WriteJSON(w, view.StatusDocument) })},
 	}
 }

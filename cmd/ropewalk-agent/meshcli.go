@@ -112,16 +112,15 @@ func kubeconfig(o command.Options) (cfg *rest.Config, name string, err error) {
 }
 
 func writeStatus(out io.Writer, m *view.Mesh, o command.Options) error {
-	links := o.Links || len(o.Nodes) > 0
 	if o.JSON {
-		return m.WriteJSON(out, view.StatusDocument, links)
+		return m.WriteJSON(out, view.StatusDocument)
 	}
-	return m.WriteText(out, view.Style{Color: useColor(out), Problems: o.Problems, Links: links})
+	return m.WriteText(out, view.Style{Color: useColor(out), Problems: o.Problems})
 }
 
 func writeCheck(out io.Writer, m *view.Mesh, o command.Options) error {
 	if o.JSON {
-		return m.WriteJSON(out, view.CheckDocument, false)
+		return m.WriteJSON(out, view.CheckDocument)
 	}
 	return m.WriteFindings(out, view.Style{Color: useColor(out)})
 }

@@ -22,7 +22,7 @@ func TestMeshPassesArgumentsToAgentProgram(t *testing.T) {
 func TestMeshRejectsInvalidArguments(t *testing.T) {
 	for text, want := range map[string]string{
 		"mesh stauts":             "unknown command \"stauts\" for \"ropewalk mesh\"\n\nDid you mean this?\n\tstatus\n",
-		"mesh status --lniks":     "unknown flag: --lniks\n\nDid you mean this?\n\t--links\n",
+		"mesh status --porblems":  "unknown flag: --porblems\n\nDid you mean this?\n\t--problems\n",
 		"mesh status [":           `node pattern "["`,
 		"mesh check --timeout 0s": "--timeout: want a positive duration",
 	} {

@@ -32,7 +32,7 @@ type Options struct {
 	Kubeconfig, Context, Server string
 	Timeout                     time.Duration
 	JSON                        bool
-	Problems, Links, Strict     bool
+	Problems, Strict            bool
 	Nodes                       []string // patterns for path.Match; none: all
 }
 
@@ -73,7 +73,7 @@ func New(run Run) *cobra.Command {
 		Use:   "mesh",
 		Short: "Show and check the mesh of a Kubernetes cluster",
 		Long: "mesh reads the Nodes, RopewalkNodes, RopewalkAnnouncements and RopewalkPeers of a cluster, as kubectl does, and shows\n" +
-			"links between nodes and problems. It contacts no node and changes nothing.\n" +
+			"nodes and problems. It contacts no node and changes nothing.\n" +
 			"It needs the right to list the first three kinds. Docs: docs/mesh.md.",
 		Example: "  ropewalk mesh status\n  ropewalk mesh check --context production",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -95,13 +95,12 @@ func newStatus(run Run) *cobra.Command {
 		Short: "List nodes with their keys, MTU, peers and problems",
 		Long: "status lists the nodes with the status of their agents: mode, key, endpoint, pods, MTU, actual and expected peers,\n" +
 			"nodes that they spread towards, and peers with stale handshakes. The findings of `mesh check` follow. With node names or\n" +
-			"patterns (node-*) as arguments, it lists those nodes, their links and the nodes at the other ends.",
+			"patterns (node-*) as arguments, it lists those nodes.",
 		Example: "  ropewalk mesh status\n  ropewalk mesh status node-1 'gpu-*'\n  ropewalk mesh status --problems\n  ropewalk mesh status --json",
 	}
 	f := o.flags(cmd, Status, run)
 	f.BoolVar(&o.JSON, "json", false, "print JSON (apiVersion "+view.APIVersion+", kind "+string(view.StatusDocument)+")")
 	f.BoolVar(&o.Problems, "problems", false, "leave out nodes without findings")
-	f.BoolVar(&o.Links, "links", false, "list the links of all nodes as well, also in JSON")
 	return cmd
 }
 

@@ -32,7 +32,7 @@ func execute(args ...string) (verb Verb, o Options, line []string, err error) {
 
 func TestForwardedCommandLineParsesTheSame(t *testing.T) {
 	for _, text := range []string{
-		"status", "status --problems --json --links", "status -- -odd-name", "status n1 n2",
+		"status", "status --problems --json", "status -- -odd-name", "status n1 n2",
 		"check --strict --timeout 5s --context=x --kubeconfig /a --server https://h node-*",
 	} {
 		verb, o, line, err := execute(strings.Fields(text)...)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view, ropewalk's own, shows a cluster's mesh to people and programs: nodes, links, and findings. It evaluates the API's objects with
+// Package view, ropewalk's own, shows a cluster's mesh to people and programs: nodes and findings. It evaluates the API's objects with
 // pkg/cluster/mesh, by the same rules as the agents, and contacts no node. Names and texts from the API are untrusted. All output is
 // safe for a terminal. Only pkg/cluster/agent and pkg/cluster/mesh/command import it. Begin reading in build.go.
 package view
@@ -118,9 +118,4 @@ type Observation struct {
 type UnresponsivePeers struct {
 	Count int
 	Nodes []string // in ascending order; cut where there are many
-}
-
-// mayInclude reports whether a node that is not in Nodes may be one of them.
-func (s *UnresponsivePeers) mayInclude(name string) bool {
-	return s.Count > len(s.Nodes) && (len(s.Nodes) == 0 || name > s.Nodes[len(s.Nodes)-1])
 }

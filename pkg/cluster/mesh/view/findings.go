@@ -232,8 +232,8 @@ func (c *checker) checkPeers(n *Node) {
 	if !known || !n.participates() {
 		return
 	}
-	if n.Reported.Peers != s.count {
-		c.add(Warning, "peers", n.Name, fmt.Sprintf("it has %s, want %d", plural(n.Reported.Peers, "peer"), s.count), "")
+	if n.Reported.Peers != s.peers {
+		c.add(Warning, "peers", n.Name, fmt.Sprintf("it has %s, want %d", plural(n.Reported.Peers, "peer"), s.peers), "")
 	}
 	if n.Agent.Mode == mesh.ModeSpread && n.Reported.SpreadsTo < s.spreads {
 		c.add(Warning, "spread", n.Name, fmt.Sprintf("it spreads towards %d of the nodes that gather, want %d", n.Reported.SpreadsTo, s.spreads),

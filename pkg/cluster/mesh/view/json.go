@@ -19,7 +19,7 @@ type Document string
 
 // The documents.
 const (
-	StatusDocument Document = "MeshStatus" // nodes, links, RopewalkPeers, findings
+	StatusDocument Document = "MeshStatus" // nodes, RopewalkPeers, findings
 	CheckDocument  Document = "MeshCheck"  // findings
 )
 
@@ -31,7 +31,6 @@ type documentJSON struct {
 	Cluster    string      `json:"cluster,omitempty"`
 	Summary    Summary     `json:"summary"`
 	Nodes      *[]nodeJSON `json:"nodes,omitempty"`
-	Links      *[]Link     `json:"links,omitempty"`          // absent if not wanted, or not evaluated
 	Peers      *[]Peer     `json:"ropewalk_peers,omitempty"` // absent if unknown
 	Findings   *[]Finding  `json:"findings,omitempty"`
 }
@@ -66,8 +65,8 @@ type nodeJSON struct {
 	MeshGeneration int64 `json:"mesh_generation,omitempty"` // of the RopewalkMesh that the node has applied
 }
 
-// WriteJSON writes a document. A MeshStatus has the links, if they are wanted and evaluated.
-func (m *Mesh) WriteJSON(out io.Writer, kind Document, links bool) error {
+// WriteJSON writes a document.
+func (m *Mesh) WriteJSON(out io.Writer, kind Document) error {
 	d := documentJSON{
 		APIVersion: APIVersion, Kind: kind, Time: m.Time.UTC().Format(time.RFC3339), TimeUnix: m.Time.Unix(), Cluster: m.Name,
 		Summary: m.Summary(), Findings: new(nonNil(m.Findings)),
@@ -76,9 +75,6 @@ func (m *Mesh) WriteJSON(out io.Writer, kind Document, links bool) error {
 		d.Nodes = new([]nodeJSON{})
 		for i := range m.Nodes {
 			*d.Nodes = append(*d.Nodes, m.nodeJSON(&m.Nodes[i]))
-		}
-		if links && m.Links != nil {
-			d.Links = &m.Links
 		}
 		if m.Peers != nil {
 			d.Peers = &m.Peers
@@ -104,7 +100,7 @@ func (m *Mesh) nodeJSON(n *Node) nodeJSON {
 		j.EncryptsNodes, j.ClearReason = new(n.encryptsNodes()), n.clearReason()
 	}
 	if s, known := m.expected[n.Name]; known && n.participates() {
-		j.PeersExpected = &s.count
+		j.PeersExpected = &s.peers
 	}
 	return j
 }

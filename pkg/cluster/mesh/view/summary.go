@@ -13,11 +13,10 @@ import (
 type Summary struct {
 	Nodes    int            `json:"nodes"`
 	OptedOut int            `json:"opted_out"`
-	Modes    map[string]int `json:"modes"`           // of the nodes that did not opt out and that have a status
-	Versions map[string]int `json:"agent_versions"`  // of agents
-	Links    map[Kind]int   `json:"links,omitempty"` // empty if pairs were not evaluated
-	Mesh     *MeshSummary   `json:"mesh,omitempty"`  // absent without a RopewalkMesh
-	Failed   int            `json:"failed"`          // findings
+	Modes    map[string]int `json:"modes"`          // of the nodes that did not opt out and that have a status
+	Versions map[string]int `json:"agent_versions"` // of agents
+	Mesh     *MeshSummary   `json:"mesh,omitempty"` // absent without a RopewalkMesh
+	Failed   int            `json:"failed"`         // findings
 	Warnings int            `json:"warnings"`
 }
 
@@ -28,9 +27,9 @@ type MeshSummary struct {
 	Applied    int    `json:"applied"` // number of nodes that have applied this generation
 }
 
-// Summary counts nodes, links and findings.
+// Summary counts nodes and findings.
 func (m *Mesh) Summary() Summary {
-	s := Summary{Nodes: len(m.Nodes), Modes: map[string]int{}, Versions: map[string]int{}, Links: map[Kind]int{}}
+	s := Summary{Nodes: len(m.Nodes), Modes: map[string]int{}, Versions: map[string]int{}}
 	if m.mesh != nil {
 		s.Mesh = &MeshSummary{Generation: m.mesh.Generation, Cleartext: m.mesh.Cleartext}
 	}
@@ -48,9 +47,6 @@ func (m *Mesh) Summary() Summary {
 		if n.Reported.AgentVersion != "" {
 			s.Versions[n.Reported.AgentVersion]++
 		}
-	}
-	for i := range m.Links {
-		s.Links[m.Links[i].Kind]++
 	}
 	for i := range m.Findings {
 		if m.Findings[i].Severity == Failed {

@@ -20,11 +20,9 @@ type Style struct {
 	Color bool
 	// Problems leaves out the nodes without findings.
 	Problems bool
-	// Links adds the table of links.
-	Links bool
 }
 
-// WriteText writes the table of nodes, optionally the table of links, and the findings.
+// WriteText writes the table of nodes, the RopewalkPeers and the findings.
 func (m *Mesh) WriteText(out io.Writer, s Style) error {
 	var b bytes.Buffer
 	summary := m.Summary()
@@ -35,10 +33,6 @@ func (m *Mesh) WriteText(out io.Writer, s Style) error {
 	if rows := m.nodeRows(s); len(rows) > 1 {
 		b.WriteByte('\n')
 		table(&b, rows)
-	}
-	if s.Links {
-		b.WriteByte('\n')
-		table(&b, m.linkRows())
 	}
 	if len(m.Peers) > 0 {
 		b.WriteByte('\n')
@@ -150,7 +144,7 @@ func (m *Mesh) row(n *Node) []string {
 	}
 	peers := strconv.Itoa(t.Peers)
 	if s, known := m.expected[n.Name]; known && n.participates() {
-		peers += fmt.Sprintf("/%d", s.count) // the expected number
+		peers += fmt.Sprintf("/%d", s.peers) // the expected number
 	}
 	gathers := ""
 	if n.Agent != nil && t.Mode == mesh.ModeSpread {
@@ -196,52 +190,12 @@ func numberOrEmpty(n int) string {
 	return strconv.Itoa(n)
 }
 
-func (m *Mesh) linkRows() [][]string {
-	rows := [][]string{{"NODE", "NODE", "LINK", "THERE", "BACK"}}
-	for i := range m.Links {
-		l := &m.Links[i]
-		rows = append(rows, []string{l.A, l.B, l.Kind.String(), l.AToB.String(), l.BToA.String()})
-	}
-	return rows
-}
-
 func (m *Mesh) peerRows() [][]string {
 	rows := [][]string{{"ROPEWALKPEER", "KEY", "ALLOWED IPS", "ENDPOINT", "NODES", "ACCEPTED"}}
 	for _, p := range m.Peers {
 		rows = append(rows, []string{p.Name, p.Key[:min(len(p.Key), 8)], joinSome(p.AllowedIPs, 2), p.Endpoint, cmp.Or(p.Nodes, "all"), string(p.Accepted)})
 	}
 	return rows
-}
-
-// String returns the kind for people.
-func (k Kind) String() string {
-	switch k {
-	case SpreadBothWays:
-		return "spread both ways"
-	case SpreadOneWay:
-		return "spread one way"
-	case Tunnel:
-		return "tunnel, not known to spread"
-	case StaleHandshake:
-		return "stale handshake"
-	default:
-		return "no tunnel"
-	}
-}
-
-// String returns the direction's state for people.
-func (d Direction) String() string {
-	switch {
-	case !d.Peer:
-		return "no peer"
-	case d.Unresponsive:
-		return "no answer"
-	case d.Spreads == Yes:
-		return "spread"
-	case d.Spreads == Unknown:
-		return "spread, perhaps"
-	}
-	return "one flow"
 }
 
 // table writes aligned columns, two spaces apart. Empty cells become a dash.

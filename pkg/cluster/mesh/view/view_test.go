@@ -71,16 +71,16 @@ func TestOutputMatchesGoldenFiles(t *testing.T) {
 	few, many, well := Build(clusterWithProblems(6)), Build(clusterWithProblems(20)), Build(cluster(3))
 	encrypted := Build(partlyEncrypting())
 	for name, write := range map[string]func(io.Writer) error{
-		"well.txt":        func(w io.Writer) error { return well.WriteText(w, Style{Links: true}) },
+		"well.txt":        func(w io.Writer) error { return well.WriteText(w, Style{}) },
 		"encryption.txt":  func(w io.Writer) error { return encrypted.WriteText(w, Style{}) },
-		"encryption.json": func(w io.Writer) error { return encrypted.WriteJSON(w, StatusDocument, false) },
-		"troubled.txt":    func(w io.Writer) error { return few.WriteText(w, Style{Links: true}) },
+		"encryption.json": func(w io.Writer) error { return encrypted.WriteJSON(w, StatusDocument) },
+		"troubled.txt":    func(w io.Writer) error { return few.WriteText(w, Style{}) },
 		"problems.txt":    func(w io.Writer) error { return many.WriteText(w, Style{Problems: true, Color: true}) },
 		"check.txt":       func(w io.Writer) error { return few.WriteFindings(w, Style{}) },
-		"status.json":     func(w io.Writer) error { return few.WriteJSON(w, StatusDocument, true) },
-		"check.json":      func(w io.Writer) error { return few.WriteJSON(w, CheckDocument, true) },
+		"status.json":     func(w io.Writer) error { return few.WriteJSON(w, StatusDocument) },
+		"check.json":      func(w io.Writer) error { return few.WriteJSON(w, CheckDocument) },
 		"nothing.txt":     func(w io.Writer) error { m := Build(Cluster{Time: now}); return m.WriteText(w, Style{}) },
-		"one-node.json":   func(w io.Writer) error { m := few.Filter(is("node-03")); return m.WriteJSON(w, StatusDocument, true) },
+		"one-node.json":   func(w io.Writer) error { m := few.Filter(is("node-03")); return m.WriteJSON(w, StatusDocument) },
 	} {
 		var b bytes.Buffer
 		if err := write(&b); err != nil {
@@ -121,19 +121,18 @@ func TestJSONFollowsCommonSchema(t *testing.T) {
 	if APIVersion != show.APIVersion {
 		t.Errorf("%s, the others %s", APIVersion, show.APIVersion)
 	}
-	for _, n := range []int{0, 3, MaxLinked + 1} {
+	for _, n := range []int{0, 3, maxWhole + 1} {
 		all := Build(cluster(n))
 		for want, m := range map[int]Mesh{n: all, 0: all.Filter(is("none"))} {
 			var b bytes.Buffer
-			if err := m.WriteJSON(&b, StatusDocument, true); err != nil {
+			if err := m.WriteJSON(&b, StatusDocument); err != nil {
 				t.Fatal(err)
 			}
 			var d struct {
 				Nodes []any
-				Links *[]any
 			}
-			if err := json.Unmarshal(b.Bytes(), &d); err != nil || len(d.Nodes) != want || (d.Links == nil) != (n > MaxLinked) {
-				t.Errorf("%d of %d nodes: got %d, links %v, error %v", want, n, len(d.Nodes), d.Links, err)
+			if err := json.Unmarshal(b.Bytes(), &d); err != nil || len(d.Nodes) != want {
+				t.Errorf("%d of %d nodes: got %d, error %v", want, n, len(d.Nodes), err)
 			}
 		}
 	}
@@ -252,38 +251,6 @@ func spreading(c *Cluster) {
 	}
 }
 
-func TestLinkKindCombinesBothDirections(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(*Cluster)
-		want   Kind
-	}{
-		"both spread":      {func(*Cluster) {}, SpreadBothWays},
-		"one does":         {func(c *Cluster) { c.Nodes[0].Reported.SpreadsTo = 0 }, SpreadOneWay},
-		"none does":        {func(c *Cluster) { c.Nodes[0].Reported.SpreadsTo, c.Nodes[1].Reported.SpreadsTo = 0, 0 }, Tunnel},
-		"one, perhaps":     {func(c *Cluster) { c.Nodes[0].Reported.SpreadsTo, c.Nodes[1].Reported.SpreadsTo = 1, 0 }, Tunnel},
-		"stale":            {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{1, []string{"node-01"}} }, StaleHandshake},
-		"another is stale": {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{1, []string{"node-03"}} }, SpreadBothWays},
-		"stale, perhaps":   {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{2, []string{"node-00"}} }, SpreadOneWay},
-		"others are stale": {func(c *Cluster) { c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{2, []string{"node-03"}} }, SpreadBothWays},
-		"no key":           {func(c *Cluster) { c.Nodes[1].Agent.Key = [32]byte{} }, NoTunnel},
-		"modes differ":     {func(c *Cluster) { c.Nodes[1].Agent.Mode = mesh.ModeSpread }, NoTunnel},
-		"mode spread":      {spreading, SpreadBothWays},
-		"one gathers":      {func(c *Cluster) { spreading(c); c.Nodes[1].Agent.Gathers = false; c.Nodes[0].Reported.SpreadsTo = 1 }, SpreadOneWay},
-	} {
-		cl := cluster(3)
-		c.change(&cl)
-		m := Build(cl)
-		if got := m.Links[0]; got.Kind != c.want || got.A != "node-01" || got.B != "node-02" {
-			t.Errorf("%s: got %+v, want %s", name, got, c.want)
-		}
-	}
-	cl := cluster(3)
-	cl.Nodes[1].OptOut = true
-	if m := Build(cl); len(m.Links) != 1 {
-		t.Errorf("a node that opted out has a link: got %+v, want length 1", m.Links)
-	}
-}
-
 func TestTextHasNoControlCharactersOfNames(t *testing.T) {
 	c := clusterWithProblems(8)
 	for i := range c.Nodes {
@@ -292,7 +259,7 @@ func TestTextHasNoControlCharactersOfNames(t *testing.T) {
 	}
 	m := Build(c)
 	var text bytes.Buffer
-	if err := m.WriteText(&text, Style{Links: true}); err != nil {
+	if err := m.WriteText(&text, Style{}); err != nil {
 		t.Fatal(err)
 	}
 	if strings.ContainsAny(text.String(), "\x00\x1b\u202e") {
@@ -301,11 +268,11 @@ func TestTextHasNoControlCharactersOfNames(t *testing.T) {
 }
 
 func TestLargeClusterIsSampled(t *testing.T) {
-	c := cluster(MaxLinked + 100)
+	c := cluster(maxWhole + 100)
 	c.Nodes[7].Agent.Key = [32]byte{}
 	m := Build(c)
-	if len(m.Links) > 0 || len(m.expected) < sampledNodes || len(m.expected) > 2*sampledNodes {
-		t.Errorf("%d links, %d eyes", len(m.Links), len(m.expected))
+	if len(m.expected) < sampledNodes || len(m.expected) > 2*sampledNodes {
+		t.Errorf("the peers of %d nodes were computed", len(m.expected))
 	}
 	if _, nodes := findingOf(m, "key"); !slices.Equal(nodes, []string{"node-08"}) {
 		t.Errorf("got %+v", m.Findings)
