@@ -63,12 +63,12 @@ func newClient(cfg *rest.Config) (*client, error) {
 }
 
 // openForeign returns a client for the objects of a kind, which T has fields of.
-func openForeign[T any, P apiObject[T]](cfg *rest.Config, kind schema.GroupVersionKind) (rest.Interface, error) {
+func openForeign[T any, P v1alpha1.Object[T]](cfg *rest.Config, kind schema.GroupVersionKind) (rest.Interface, error) {
 	version, list := kind.GroupVersion(), kind
 	list.Kind += "List"
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypeWithName(kind, P(new(T)))
-	scheme.AddKnownTypeWithName(list, &objectList[T, P]{})
+	scheme.AddKnownTypeWithName(list, &v1alpha1.List[T, P]{})
 	metav1.AddToGroupVersion(scheme, version)
 	c, err := openREST(cfg, scheme, "/apis", version, runtime.ContentTypeJSON, runtime.ContentTypeJSON)
 	if err != nil {

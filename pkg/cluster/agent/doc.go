@@ -11,7 +11,7 @@
 //   - the reconcile loop: reconcile, restore, mode, taint, intent, publish, definitions, writers, external_status, events, drift, state, triggers
 //   - mesh mode: mesh_reconciler, proofs, key_rotation, mesh_engine, handover, endpoint_resolver, peer_tracker, handshakes, background, keyring, keyfile, node_encryption
 //   - spread mode: spread_reconciler, port_planner, device_follower, unmatched, egress, tunnel_port
-//   - the API: cluster, api_endpoints, external_peers, optional_informer, node_reader, convert, pod_blocks, client, node, foreign_objects, node_protobuf, api_dialer
+//   - the API: cluster, api_endpoints, external_peers, optional_informer, node_reader, convert, pod_blocks, client, node, node_protobuf, api_dialer
 //   - the host: persisted, lock
 //   - values: stats, result, conditions, cleartext, config
 //

@@ -129,7 +129,7 @@ func (n *node) DeepCopyObject() runtime.Object {
 
 // DeepCopyObject implements runtime.Object.
 func (l *nodeList) DeepCopyObject() runtime.Object {
-	c := &nodeList{TypeMeta: l.TypeMeta, Items: deepCopies(l.Items)}
+	c := &nodeList{TypeMeta: l.TypeMeta, Items: v1alpha1.DeepCopies(l.Items)}
 	l.DeepCopyInto(&c.ListMeta)
 	return c
 }

@@ -26,16 +26,6 @@ type RopewalkAnnouncement struct {
 	Spec AnnouncementSpec `json:"spec,omitempty"`
 }
 
-// RopewalkAnnouncementList is a list of RopewalkAnnouncements.
-//
-// +kubebuilder:object:root=true
-type RopewalkAnnouncementList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
-
-	Items []RopewalkAnnouncement `json:"items"`
-}
-
 // Mode is the agent's mode of operation on a node.
 //
 // +kubebuilder:validation:Enum=spread;mesh

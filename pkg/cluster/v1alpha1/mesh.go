@@ -28,16 +28,6 @@ type RopewalkMesh struct {
 	Spec MeshSpec `json:"spec,omitempty"`
 }
 
-// RopewalkMeshList is a list of RopewalkMeshes.
-//
-// +kubebuilder:object:root=true
-type RopewalkMeshList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
-
-	Items []RopewalkMesh `json:"items"`
-}
-
 // MeshName is the name of the RopewalkMesh.
 const MeshName = "default"
 

@@ -39,16 +39,6 @@ type RopewalkNode struct {
 	Status NodeStatus `json:"status,omitempty"`
 }
 
-// RopewalkNodeList is a list of RopewalkNodes.
-//
-// +kubebuilder:object:root=true
-type RopewalkNodeList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
-
-	Items []RopewalkNode `json:"items"`
-}
-
 // NodeSpec has the settings by administrators.
 type NodeSpec struct {
 	// Endpoint is the IP address at which other nodes reach this one, instead of its internal addresses.

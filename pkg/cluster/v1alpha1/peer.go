@@ -30,16 +30,6 @@ type RopewalkPeer struct {
 	Status PeerStatus `json:"status,omitempty,omitzero"`
 }
 
-// RopewalkPeerList is a list of RopewalkPeers.
-//
-// +kubebuilder:object:root=true
-type RopewalkPeerList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
-
-	Items []RopewalkPeer `json:"items"`
-}
-
 // PeerSpec describes the peer.
 type PeerSpec struct {
 	// PublicKey of the peer.

@@ -31,7 +31,13 @@ func GroupVersion() schema.GroupVersion {
 
 // AddToScheme registers the types. It never fails.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion(), &RopewalkNode{}, &RopewalkNodeList{}, &RopewalkAnnouncement{}, &RopewalkAnnouncementList{}, &RopewalkPeer{}, &RopewalkPeerList{}, &RopewalkMesh{}, &RopewalkMeshList{})
-	metav1.AddToGroupVersion(s, GroupVersion())
+	gv := GroupVersion()
+	s.AddKnownTypes(gv, &RopewalkNode{}, &RopewalkAnnouncement{}, &RopewalkPeer{}, &RopewalkMesh{})
+	for kind, list := range map[string]runtime.Object{
+		Kind: &RopewalkNodeList{}, AnnouncementKind: &RopewalkAnnouncementList{}, PeerKind: &RopewalkPeerList{}, MeshKind: &RopewalkMeshList{},
+	} { // the names of generic types are not those of kinds
+		s.AddKnownTypeWithName(gv.WithKind(kind+"List"), list)
+	}
+	metav1.AddToGroupVersion(s, gv)
 	return nil
 }
