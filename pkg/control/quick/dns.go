@@ -83,8 +83,6 @@ func (s unsetDNS) run(ctx context.Context, j *job) error {
 	return err
 }
 
-func (unsetDNS) undo() Step { return nil }
-
 // dnsPrefix returns a prefix for entry names, so that Debian's resolvconf ranks the entry by its
 // interface-order. The first line of that file with letters, digits or hyphens and a star, such as
 // "tun*", gives "tun.".

@@ -13,10 +13,6 @@ import (
 // removeFirewall deletes all rules of addFirewall for the interface, of both address families and both tools.
 type removeFirewall struct{ link string }
 
-func (removeFirewall) String() string { return "" }
-
-func (removeFirewall) undo() Step { return nil }
-
 func (s removeFirewall) run(ctx context.Context, j *job) error {
 	t := j.Tools
 	return errors.Join(

@@ -26,8 +26,6 @@ func hooks(name string, commands []string) []Step {
 
 func (s hook) String() string { return s.command }
 
-func (hook) undo() Step { return nil }
-
 // hookGrace is the time between SIGTERM and SIGKILL for a hook after an interruption.
 const hookGrace = 5 * time.Second
 

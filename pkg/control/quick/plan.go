@@ -12,7 +12,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 // Facts are the properties of the host that Plan depends on.
@@ -26,8 +25,8 @@ type Facts struct {
 
 	Firewalls map[hostnet.Family]Firewall // the firewall tools
 
-	// Owners are the allowed IPs that the device has before its configuration is applied, and their peers.
-	Owners map[netip.Prefix]noise.PublicKey
+	// Peers are the peers that the device has before its configuration is applied.
+	Peers []config.PeerStatus
 }
 
 // Values of Table that are no table.
@@ -147,7 +146,7 @@ func planRoutes(i Interface, dev config.Device, facts Facts) []Step {
 	var steps []Step
 	var routes []tableRoute
 	policy := policyRouting{i: i, facts: facts, mark: fwMark(dev)}
-	for _, dst := range allowedIPs(dev, facts.Owners) {
+	for _, dst := range allowedIPs(dev, facts.Peers) {
 		switch {
 		case !isAuto(conf.Table):
 			steps = append(steps, addRoute{link: i.Name, dst: dst, table: facts.Table, name: conf.Table})
@@ -210,30 +209,18 @@ func addressesOf(prefixes []netip.Prefix, family hostnet.Family) []netip.Addr {
 	return addrs
 }
 
-// allowedIPs returns all prefixes that peers have after dev is applied, in wg-quick's order of
-// routes. The longest prefix comes first, and prefixes of one length are in reverse order of their
-// text.
-func allowedIPs(dev config.Device, before map[netip.Prefix]noise.PublicKey) []netip.Prefix {
-	owners := prefixOwners{map[netip.Prefix]noise.PublicKey{}, map[noise.PublicKey][]netip.Prefix{}}
-	if !dev.ReplacePeers {
-		for prefix, key := range before {
-			owners.add(prefix, key)
-		}
-	}
-	isSelf := selfOf(dev)
-	for i := range dev.Peers {
-		if !isSelf(&dev.Peers[i]) {
-			owners.apply(&dev.Peers[i])
-		}
-	}
-	prefixes := make([]netip.Prefix, 0, len(owners.of))
-	for p := range owners.of {
-		prefixes = append(prefixes, p)
+// allowedIPs returns all prefixes that peers have after dev is applied to a device with the peers
+// before, in wg-quick's order of routes. The longest prefix comes first, and prefixes of one length
+// are in reverse order of their text.
+func allowedIPs(dev config.Device, before []config.PeerStatus) (prefixes []netip.Prefix) {
+	s := syncDevice{configure: configure{dev: dev}, before: config.Status{Peers: before}}
+	for _, p := range s.peersAfter() {
+		prefixes = append(prefixes, p.AllowedIPs...)
 	}
 	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
 		return cmp.Or(cmp.Compare(b.Bits(), a.Bits()), strings.Compare(b.String(), a.String()))
 	})
-	return prefixes
+	return slices.Compact(prefixes)
 }
 
 // selfOf returns a function that reports whether a peer has the device's own public key. A device ignores such a peer.
@@ -243,41 +230,4 @@ func selfOf(dev config.Device) func(*config.Peer) bool {
 	}
 	own := dev.PrivateKey.Public()
 	return func(p *config.Peer) bool { return p.PublicKey == own }
-}
-
-// prefixOwners are the peers of allowed IPs. As in a device, a prefix belongs to the last peer that lists it.
-type prefixOwners struct {
-	of     map[netip.Prefix]noise.PublicKey
-	listed map[noise.PublicKey][]netip.Prefix // also prefixes that another peer has now
-}
-
-func (o prefixOwners) add(prefix netip.Prefix, key noise.PublicKey) {
-	o.of[prefix] = key
-	o.listed[key] = append(o.listed[key], prefix)
-}
-
-func (o prefixOwners) remove(prefix netip.Prefix, key noise.PublicKey) {
-	if o.of[prefix] == key {
-		delete(o.of, prefix)
-	}
-}
-
-// apply applies one peer's change.
-func (o prefixOwners) apply(p *config.Peer) {
-	if p.Remove || p.ReplaceAllowedIPs {
-		for _, prefix := range o.listed[p.PublicKey] {
-			o.remove(prefix, p.PublicKey)
-		}
-		delete(o.listed, p.PublicKey)
-	}
-	if p.Remove {
-		return
-	}
-	for _, a := range p.AllowedIPs {
-		if a.Remove {
-			o.remove(a.Prefix, p.PublicKey)
-		} else {
-			o.add(a.Prefix, p.PublicKey)
-		}
-	}
 }

@@ -62,10 +62,6 @@ type removeRules struct {
 	mark   uint32
 }
 
-func (removeRules) String() string { return "" }
-
-func (removeRules) undo() Step { return nil }
-
 func (s removeRules) run(_ context.Context, j *job) error {
 	rules, err := hostnet.Rules(s.family)
 	if err != nil {
@@ -148,5 +144,3 @@ type clearSrcValidMark struct{}
 func (clearSrcValidMark) String() string { return "sysctl -q net.ipv4.conf.all.src_valid_mark=0" }
 
 func (clearSrcValidMark) run(context.Context, *job) error { return hostnet.SetSrcValidMark(false) }
-
-func (clearSrcValidMark) undo() Step { return nil }

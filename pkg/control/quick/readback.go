@@ -26,10 +26,6 @@ type readBack struct {
 	mark       uint32           // of messages to them
 }
 
-func (readBack) String() string { return "" }
-
-func (readBack) undo() Step { return nil }
-
 func (s readBack) run(ctx context.Context, j *job) error {
 	now, err := j.present()
 	var found findings

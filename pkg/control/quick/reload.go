@@ -81,7 +81,7 @@ func Commands(steps []Step) (lines []string) {
 		case removeRoutes:
 			lines = append(lines, s.commands()...)
 		default:
-			if text := s.String(); text != "" {
+			if text := echo(s); text != "" {
 				lines = append(lines, text)
 			}
 			if d, ok := s.(syncDevice); ok {
@@ -187,49 +187,34 @@ func Resync(ctx context.Context, f *conffile.File, resolve conffile.Resolver, pe
 	}
 	conf := &f.Interface
 	dev.PrivateKey, dev.ListenPort, dev.FwMark = conf.PrivateKey, conf.ListenPort, conf.FwMark
-	if fwMark(dev) == 0 && hasPolicyRoute(conf, dev, ownersOf(peers)) {
+	if fwMark(dev) == 0 && hasPolicyRoute(conf, dev, peers) {
 		dev.FwMark = nil // also with FwMark = off, Up has chosen a mark
 	}
 	dev.Settings = conf.Settings
-	stopKeepalives(&dev, peers)
-	resetPostQuantum(&dev, peers)
+	resetPeers(&dev, peers)
 	return dev, nil
 }
 
-// resetPostQuantum makes peers that the file gives no policy follow their interface again.
-func resetPostQuantum(dev *config.Device, now []config.PeerStatus) {
-	own := map[noise.PublicKey]bool{}
+// resetPeers turns persistent keepalives off, and makes peers follow the post-quantum policy of
+// their interface again. It leaves peers alone that have the setting in any section of the file.
+func resetPeers(dev *config.Device, now []config.PeerStatus) {
+	keepalive, own := map[noise.PublicKey]bool{}, map[noise.PublicKey]bool{}
 	for i := range now {
-		own[now[i].PublicKey] = now[i].PostQuantum.Own
-	}
-	for i := range dev.Peers {
-		if dev.Peers[i].PostQuantum != nil { // in any section of the peer
-			delete(own, dev.Peers[i].PublicKey)
-		}
+		p := &now[i]
+		keepalive[p.PublicKey], own[p.PublicKey] = p.Keepalive != 0, p.PostQuantum.Own
 	}
 	for i := range dev.Peers {
 		p := &dev.Peers[i]
+		keepalive[p.PublicKey] = keepalive[p.PublicKey] && p.Keepalive == nil
+		own[p.PublicKey] = own[p.PublicKey] && p.PostQuantum == nil
+	}
+	for i := range dev.Peers {
+		p := &dev.Peers[i]
+		if keepalive[p.PublicKey] && !p.Remove {
+			p.Keepalive = new(uint16)
+		}
 		if own[p.PublicKey] && !p.Remove {
 			p.PostQuantum = new(config.PostQuantum)
-		}
-	}
-}
-
-// stopKeepalives turns persistent keepalives of peers off that the file does not have.
-func stopKeepalives(dev *config.Device, now []config.PeerStatus) {
-	on := map[noise.PublicKey]bool{}
-	for i := range now {
-		on[now[i].PublicKey] = now[i].Keepalive != 0
-	}
-	for i := range dev.Peers {
-		if dev.Peers[i].Keepalive != nil { // in any section of the peer
-			delete(on, dev.Peers[i].PublicKey)
-		}
-	}
-	for i := range dev.Peers {
-		p := &dev.Peers[i]
-		if on[p.PublicKey] && !p.Remove {
-			p.Keepalive = new(uint16)
 		}
 	}
 }
@@ -242,22 +227,11 @@ func (j *job) reloadFacts(dev config.Device, st config.Status) (Facts, error) {
 			return hostnet.RouteMTU(netip.Addr{}, to, scope, fwMark(dev))
 		})
 	}
-	f.Owners = ownersOf(st.Peers)
+	f.Peers = st.Peers
 	return f, err
 }
 
-// ownersOf returns the allowed IPs of a device and their peers.
-func ownersOf(peers []config.PeerStatus) map[netip.Prefix]noise.PublicKey {
-	owners := map[netip.Prefix]noise.PublicKey{}
-	for i := range peers {
-		for _, prefix := range peers[i].AllowedIPs {
-			owners[prefix] = peers[i].PublicKey
-		}
-	}
-	return owners
-}
-
 // hasPolicyRoute reports whether a plan has a default route with policy routing, which needs a mark.
-func hasPolicyRoute(conf *conffile.Interface, dev config.Device, owners map[netip.Prefix]noise.PublicKey) bool {
-	return isAuto(conf.Table) && slices.ContainsFunc(allowedIPs(dev, owners), func(p netip.Prefix) bool { return p.Bits() == 0 })
+func hasPolicyRoute(conf *conffile.Interface, dev config.Device, peers []config.PeerStatus) bool {
+	return isAuto(conf.Table) && slices.ContainsFunc(allowedIPs(dev, peers), func(p netip.Prefix) bool { return p.Bits() == 0 })
 }

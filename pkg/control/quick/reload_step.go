@@ -17,14 +17,12 @@ type reversible struct {
 	inverse Step
 }
 
+func (r reversible) String() string { return echo(r.Step) }
+
 func (r reversible) undo() Step { return r.inverse }
 
 // sequence executes steps in order.
 type sequence []Step
-
-func (sequence) String() string { return "" }
-
-func (sequence) undo() Step { return nil }
 
 func (s sequence) run(ctx context.Context, j *job) error { return j.executeAll(ctx, s) }
 
@@ -33,8 +31,6 @@ type removeAddress addAddress
 func (s removeAddress) String() string { return addAddress(s).command("delete") }
 
 func (s removeAddress) run(context.Context, *job) error { return hostnet.RemoveAddress(s.link, s.addr) }
-
-func (removeAddress) undo() Step { return nil }
 
 // promoteSecondaries keeps the addresses of a subnet when another one of it is removed.
 type promoteSecondaries struct{ link string }
@@ -47,8 +43,6 @@ func (s promoteSecondaries) run(context.Context, *job) error {
 	return hostnet.PromoteSecondaries(s.link)
 }
 
-func (promoteSecondaries) undo() Step { return nil }
-
 type setMTU struct {
 	link string
 	mtu  int // bytes
@@ -58,8 +52,6 @@ func (s setMTU) String() string { return fmt.Sprintf("ip link set mtu %d dev %s"
 
 func (s setMTU) run(context.Context, *job) error { return hostnet.SetMTU(s.link, s.mtu) }
 
-func (setMTU) undo() Step { return nil }
-
 type removeRoute addRoute
 
 func (s removeRoute) String() string { return addRoute(s).command("delete") }
@@ -68,18 +60,12 @@ func (s removeRoute) run(context.Context, *job) error {
 	return hostnet.RemoveRoute(hostnet.Route{Dst: s.dst, Link: s.link, Table: s.table})
 }
 
-func (removeRoute) undo() Step { return nil }
-
 // removeRoutes removes routes as far as the interface has them, except routes of keep that are
 // needed.
 type removeRoutes struct {
 	link         string
 	routes, keep []tableRoute
 }
-
-func (removeRoutes) String() string { return "" }
-
-func (removeRoutes) undo() Step { return nil }
 
 func (s removeRoutes) run(ctx context.Context, j *job) error {
 	now, err := j.present()
@@ -114,10 +100,6 @@ type restoreAddresses struct {
 	addrs []netip.Prefix
 }
 
-func (restoreAddresses) String() string { return "" }
-
-func (restoreAddresses) undo() Step { return nil }
-
 func (s restoreAddresses) run(ctx context.Context, j *job) error {
 	now, err := j.present()
 	if err != nil {
@@ -133,9 +115,5 @@ func (s restoreAddresses) run(ctx context.Context, j *job) error {
 // restoreRoutes is addRoutes for routes that the interface has before Reload: nothing is printed in
 // advance.
 type restoreRoutes addRoutes
-
-func (restoreRoutes) String() string { return "" }
-
-func (restoreRoutes) undo() Step { return nil }
 
 func (s restoreRoutes) run(ctx context.Context, j *job) error { return addRoutes(s).run(ctx, j) }

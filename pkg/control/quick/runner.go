@@ -187,7 +187,7 @@ func (p *progress) undo(ctx context.Context, j *job) error {
 func (p *progress) revert(ctx context.Context, j *job) error {
 	var errs []error
 	for n := len(*p) - 1; n >= 0; n-- {
-		if s := (*p)[n].undo(); s != nil {
+		if s := inverse((*p)[n]); s != nil {
 			errs = append(errs, j.execute(ctx, s))
 		}
 	}
@@ -199,7 +199,7 @@ func (p *progress) revert(ctx context.Context, j *job) error {
 }
 
 func (j *job) execute(ctx context.Context, s Step) error {
-	if text := s.String(); text != "" {
+	if text := echo(s); text != "" {
 		j.echo(text)
 	}
 	return s.run(ctx, j)

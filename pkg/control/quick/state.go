@@ -79,10 +79,6 @@ func (j *job) removeState() error {
 // recordSettings saves the settings.
 type recordSettings struct{ settings settings }
 
-func (recordSettings) String() string { return "" }
-
-func (recordSettings) undo() Step { return nil }
-
 func (r recordSettings) run(_ context.Context, j *job) error {
 	return j.updateState(func(st *state) { st.Settings, st.Table = &r.settings, r.settings.Mark })
 }
@@ -90,20 +86,12 @@ func (r recordSettings) run(_ context.Context, j *job) error {
 // recordDNS saves whether resolvconf has an entry.
 type recordDNS struct{ set bool }
 
-func (recordDNS) String() string { return "" }
-
-func (recordDNS) undo() Step { return nil }
-
 func (r recordDNS) run(_ context.Context, j *job) error {
 	return j.updateState(func(st *state) { st.DNS = r.set })
 }
 
 // recordTable saves the table before any rule refers to it.
 type recordTable struct{ table uint32 }
-
-func (recordTable) String() string { return "" }
-
-func (recordTable) undo() Step { return nil }
 
 func (r recordTable) run(_ context.Context, j *job) error {
 	return j.updateState(func(st *state) { st.Table = r.table })

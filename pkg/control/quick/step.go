@@ -16,12 +16,25 @@ import (
 
 // Step is one change to the host. It is a value: nothing happens until a Runner executes it.
 type Step interface {
-	// String returns the equivalent command, as wg-quick echoes it. It is empty for a step that echoes itself, or that is not echoed.
-	String() string
 	// run makes the change. If it fails, it undoes its own part.
 	run(ctx context.Context, j *job) error
-	// undo returns the step that reverts the change, or nil if deleting the interface reverts it.
-	undo() Step
+}
+
+// echo returns the equivalent command, as wg-quick echoes it. It is empty for a step that echoes
+// itself, or that is not echoed.
+func echo(s Step) string {
+	if s, ok := s.(fmt.Stringer); ok {
+		return s.String()
+	}
+	return ""
+}
+
+// inverse returns the step that reverts a change, or nil if deleting the interface reverts it.
+func inverse(s Step) Step {
+	if s, ok := s.(interface{ undo() Step }); ok {
+		return s.undo()
+	}
+	return nil
 }
 
 // job is a Runner with the interface that it works on.
@@ -45,8 +58,6 @@ func (s addAddress) command(verb string) string {
 
 func (s addAddress) run(context.Context, *job) error { return hostnet.AddAddress(s.link, s.addr) }
 
-func (addAddress) undo() Step { return nil }
-
 type linkUp struct {
 	link string
 	mtu  int // bytes
@@ -62,8 +73,6 @@ func (s linkUp) run(ctx context.Context, j *job) error {
 	}
 	return j.waitForPort(ctx)
 }
-
-func (linkUp) undo() Step { return nil }
 
 type addRoute struct {
 	link  string
@@ -98,17 +107,11 @@ func (s addRoute) run(context.Context, *job) error {
 	return hostnet.AddRoute(route)
 }
 
-func (addRoute) undo() Step { return nil }
-
 // addRoutes adds the routes that are needed and that the interface lacks.
 type addRoutes struct {
 	link   string
 	routes []tableRoute
 }
-
-func (addRoutes) String() string { return "" }
-
-func (addRoutes) undo() Step { return nil }
 
 func (s addRoutes) run(ctx context.Context, j *job) error {
 	now, err := j.present()
@@ -156,8 +159,6 @@ func (s configure) run(_ context.Context, j *job) error {
 	return nil
 }
 
-func (configure) undo() Step { return nil }
-
 type setFwMark struct {
 	link string
 	mark uint32
@@ -168,8 +169,6 @@ func (s setFwMark) String() string { return fmt.Sprintf("wg set %s fwmark %d", s
 func (s setFwMark) run(_ context.Context, j *job) error {
 	return j.configure(config.Device{FwMark: &s.mark})
 }
-
-func (setFwMark) undo() Step { return nil }
 
 // flag returns the option of ip(8) for an address's family.
 func flag(addr netip.Addr) string { return familyFlag(hostnet.FamilyOf(addr)) }

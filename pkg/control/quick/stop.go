@@ -19,10 +19,6 @@ import (
 // stopDaemon deletes the interface, and waits for its daemon to exit. It also removes the socket of a daemon that was killed.
 type stopDaemon struct{ link string }
 
-func (stopDaemon) String() string { return "" }
-
-func (stopDaemon) undo() Step { return nil }
-
 func (s stopDaemon) run(_ context.Context, j *job) error {
 	p, err := j.findProcess()
 	if err != nil {
