@@ -12,9 +12,8 @@ import (
 // NewBuildInfo returns the metric ropewalk_build_info. Its revision is the revision that the go
 // tool stamped, or empty.
 func NewBuildInfo(version string) prometheus.Collector {
-	def := definitions[buildInfo]
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: def.name, Help: def.help,
+		Name: buildInfo.name, Help: buildInfo.help,
 		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version(), "revision": revision()},
 	})
 	info.Set(1)

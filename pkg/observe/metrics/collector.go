@@ -8,7 +8,7 @@
 package metrics
 
 import (
-	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,19 +26,22 @@ type Options struct {
 type Collector struct {
 	source  Source
 	options Options
-	desc    [familyCount]*prometheus.Desc
 }
 
 // NewCollector returns a Collector of the snapshots that source returns.
 func NewCollector(source Source, o Options) *Collector {
-	return &Collector{source: source, options: o, desc: descriptors()}
+	return &Collector{source: source, options: o}
 }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for f := interfaceInfo; f < familyCount; f++ {
-		if !f.optional() || c.options.WireGuardNames {
-			ch <- c.desc[f]
+	described := families
+	if c.options.WireGuardNames {
+		described = slices.Concat(families, wireGuardFamilies)
+	}
+	for _, f := range described {
+		if f != buildInfo {
+			ch <- f.desc
 		}
 	}
 }
@@ -64,18 +67,13 @@ type scrape struct {
 }
 
 // emit sends one sample of a family. The interface is always the first label.
-func (s *scrape) emit(f family, v float64, labels ...string) {
-	labels = append([]string{s.Interface}, labels...)
-	m, err := prometheus.NewConstMetric(s.desc[f], definitions[f].kind.valueType(), v, labels...)
-	if err != nil {
-		m = prometheus.NewInvalidMetric(s.desc[f], fmt.Errorf("exporting the metric %s: %w", definitions[f].name, err))
-	}
-	s.ch <- m
+func (s *scrape) emit(f *family, v float64, labels ...string) {
+	s.ch <- f.sample(v, append([]string{s.Interface}, labels...)...)
 }
 
-func (s *scrape) count(f family, n uint64, labels ...string) { s.emit(f, float64(n), labels...) }
+func (s *scrape) count(f *family, n uint64, labels ...string) { s.emit(f, float64(n), labels...) }
 
-func (s *scrape) flag(f family, on bool, labels ...string) { s.emit(f, boolValue(on), labels...) }
+func (s *scrape) flag(f *family, on bool, labels ...string) { s.emit(f, boolValue(on), labels...) }
 
 func boolValue(b bool) float64 {
 	if b {
@@ -252,9 +250,9 @@ func (s *scrape) sizes(r *engine.RunSizes, direction string) {
 			buckets[float64(uint(1)<<i)] = total
 		}
 	}
-	m, err := prometheus.NewConstHistogram(s.desc[udpBatchMessages], total, float64(r.Messages), buckets, s.Interface, direction)
+	m, err := prometheus.NewConstHistogram(udpBatchMessages.desc, total, float64(r.Messages), buckets, s.Interface, direction)
 	if err != nil {
-		m = prometheus.NewInvalidMetric(s.desc[udpBatchMessages], err)
+		m = prometheus.NewInvalidMetric(udpBatchMessages.desc, err)
 	}
 	s.ch <- m
 }

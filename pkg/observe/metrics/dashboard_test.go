@@ -274,7 +274,7 @@ var metricName = regexp.MustCompile(`\bropewalk_[a-z_]+`)
 // unknownMetrics returns the metric names in text that do not exist.
 func unknownMetrics(text string) (unknown []string) {
 	for _, name := range metricName.FindAllString(text, -1) {
-		known := slices.ContainsFunc(slices.Concat(definitions[:], spreadDefinitions[:]), func(d definition) bool {
+		known := slices.ContainsFunc(slices.Concat(families, wireGuardFamilies, spreadFamilies), func(d *family) bool {
 			if d.kind == histogram {
 				return slices.Contains([]string{d.name + "_bucket", d.name + "_sum", d.name + "_count"}, name)
 			}

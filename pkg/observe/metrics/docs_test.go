@@ -5,6 +5,7 @@ package metrics
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,8 +65,8 @@ The label ` + "`reason` of `ropewalk_dropped_packets_total`" + `.
 | --- | --- | --- |
 `
 
-func writeDefinitions(b *strings.Builder, list []definition) {
-	for _, d := range list {
+func writeDefinitions(b *strings.Builder, families list) {
+	for _, d := range families {
 		labels := "`" + strings.Join(strings.Fields(d.labels), "`, `") + "`"
 		if d.labels == "" {
 			labels = "none"
@@ -77,9 +78,9 @@ func writeDefinitions(b *strings.Builder, list []definition) {
 func TestMetricsDocumentationIsCurrent(t *testing.T) {
 	var b strings.Builder
 	fmt.Fprintf(&b, docsHead, MaxPeers, maxPrefixes)
-	writeDefinitions(&b, definitions[:])
+	writeDefinitions(&b, slices.Concat(families, wireGuardFamilies))
 	b.WriteString(docsSpread)
-	writeDefinitions(&b, spreadDefinitions[:])
+	writeDefinitions(&b, spreadFamilies)
 	b.WriteString(docsReasons)
 	for r := drop.None + 1; r < drop.Count; r++ {
 		fmt.Fprintf(&b, "| %s | `%s` | %s |\n", stage(r.String()), r, r.Help())

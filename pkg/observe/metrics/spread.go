@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,52 +19,32 @@ import (
 // called once per scrape; scrapes may run concurrently.
 type SpreadSource func(context.Context) ([]spreader.DeviceStatus, error)
 
-// spreadFamily identifies a metric family of SpreadCollector.
-type spreadFamily int
+// spreadFamilies are the families of SpreadCollector.
+var spreadFamilies list
 
-const (
-	spreadAttached spreadFamily = iota
-	spreadProblems
-	spreadPeers
-	spreadLanes
-	spreadStalled
-	spreadEvents
-	spreadQueues
-	spreadFiltered
-	spreadFamilyCount
+var (
+	spreadAttached = spreadFamilies.add("ropewalk_spread_attached", gauge, "1 if the program of a hook (spread, gather) is attached, else 0. The kind is tcx, tc, xdp or none.", "device hook kind")
+	spreadProblems = spreadFamilies.add("ropewalk_spread_problems", gauge, "Number of problems of a device; `ropewalk spread status` describes them.", "device")
+	spreadPeers    = spreadFamilies.add("ropewalk_spread_peers", gauge, "Peers to which the flows of a tunnel are spread.", "device tunnel port")
+	spreadLanes    = spreadFamilies.add("ropewalk_spread_lanes", gauge, "Source ports used for a peer: the maximum over the peers of the tunnel.", "device tunnel port")
+	spreadStalled  = spreadFamilies.add("ropewalk_spread_stalled_peers", gauge, "Peers to which the kernel's WireGuard sends and from which it receives nothing but handshakes, as the process that watches them saw last.", "device tunnel port")
+	spreadEvents   = spreadFamilies.add("ropewalk_spread_events_total", counter, "Events of the spread and gather programs, with the names of `ropewalk spread status --json`.", "device event")
+	spreadQueues   = spreadFamilies.add("ropewalk_spread_receive_queue_datagrams_total", counter, "Datagrams received for the tunnels, by receive queue.", "device queue")
+	spreadFiltered = spreadFamilies.add("ropewalk_spread_filtered_errors_total", counter, "ICMP errors dropped on the devices of tunnels and containers, since they may be forged.", "")
 )
 
-// spreadDefinitions is the closed list of these families. docs/metrics.md is generated from it.
-var spreadDefinitions = [spreadFamilyCount]definition{
-	spreadAttached: {"ropewalk_spread_attached", gauge, "1 if the program of a hook (spread, gather) is attached, else 0. The kind is tcx, tc, xdp or none.", "device hook kind"},
-	spreadProblems: {"ropewalk_spread_problems", gauge, "Number of problems of a device; `ropewalk spread status` describes them.", "device"},
-	spreadPeers:    {"ropewalk_spread_peers", gauge, "Peers to which the flows of a tunnel are spread.", "device tunnel port"},
-	spreadLanes:    {"ropewalk_spread_lanes", gauge, "Source ports used for a peer: the maximum over the peers of the tunnel.", "device tunnel port"},
-	spreadStalled:  {"ropewalk_spread_stalled_peers", gauge, "Peers to which the kernel's WireGuard sends and from which it receives nothing but handshakes, as the process that watches them saw last.", "device tunnel port"},
-	spreadEvents:   {"ropewalk_spread_events_total", counter, "Events of the spread and gather programs, with the names of `ropewalk spread status --json`.", "device event"},
-	spreadQueues:   {"ropewalk_spread_receive_queue_datagrams_total", counter, "Datagrams received for the tunnels, by receive queue.", "device queue"},
-	spreadFiltered: {"ropewalk_spread_filtered_errors_total", counter, "ICMP errors dropped on the devices of tunnels and containers, since they may be forged.", ""},
-}
-
 // SpreadCollector is a prometheus.Collector for the spread and gather programs on the devices of a host.
-type SpreadCollector struct {
-	source SpreadSource
-	desc   [spreadFamilyCount]*prometheus.Desc
-}
+type SpreadCollector struct{ source SpreadSource }
 
 // NewSpreadCollector returns a SpreadCollector of the status that source returns.
 func NewSpreadCollector(source SpreadSource) *SpreadCollector {
-	c := &SpreadCollector{source: source}
-	for f, def := range spreadDefinitions {
-		c.desc[f] = prometheus.NewDesc(def.name, def.help, strings.Fields(def.labels), nil)
-	}
-	return c
+	return &SpreadCollector{source}
 }
 
 // Describe implements prometheus.Collector.
 func (c *SpreadCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range c.desc {
-		ch <- d
+	for _, f := range spreadFamilies {
+		ch <- f.desc
 	}
 }
 
@@ -81,28 +60,20 @@ func (c *SpreadCollector) Collect(ch chan<- prometheus.Metric) {
 	defer cancel()
 	devices, err := c.source(ctx)
 	if err != nil {
-		ch <- prometheus.NewInvalidMetric(c.desc[spreadAttached], fmt.Errorf("scrape failed: reading the status of the spread and gather programs (see `ropewalk spread status`): %w", err))
+		ch <- prometheus.NewInvalidMetric(spreadAttached.desc, fmt.Errorf("scrape failed: reading the status of the spread and gather programs (see `ropewalk spread status`): %w", err))
 		return
 	}
 	for i := range devices {
 		c.device(ch, &devices[i])
 	}
 	if len(devices) > 0 {
-		c.emit(ch, spreadFiltered, float64(devices[0].Filter.Dropped))
+		ch <- spreadFiltered.sample(float64(devices[0].Filter.Dropped))
 	}
-}
-
-func (c *SpreadCollector) emit(ch chan<- prometheus.Metric, f spreadFamily, v float64, labels ...string) {
-	m, err := prometheus.NewConstMetric(c.desc[f], spreadDefinitions[f].kind.valueType(), v, labels...)
-	if err != nil {
-		m = prometheus.NewInvalidMetric(c.desc[f], fmt.Errorf("exporting the metric %s: %w", spreadDefinitions[f].name, err))
-	}
-	ch <- m
 }
 
 func (c *SpreadCollector) device(ch chan<- prometheus.Metric, d *spreader.DeviceStatus) {
-	emit := func(f spreadFamily, v float64, labels ...string) {
-		c.emit(ch, f, v, append([]string{label(d.Device)}, labels...)...)
+	emit := func(f *family, v float64, labels ...string) {
+		ch <- f.sample(v, append([]string{label(d.Device)}, labels...)...)
 	}
 	emit(spreadAttached, boolValue(d.Spread.State == hook.Attached.String()), "spread", d.Spread.Kind)
 	emit(spreadAttached, boolValue(d.Gather.State == hook.Attached.String()), "gather", d.Gather.Kind)
