@@ -139,7 +139,7 @@ func (c *Client) configure(dev config.Device) error {
 		err = c.send(b.Bytes())
 	}
 	if err == nil {
-		err = parseReply(c.lines)
+		err = readAnswer(c.lines, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("configuring interface %s: %w", c.name, err)
@@ -195,7 +195,7 @@ func (c *Client) readJSON() ([]byte, error) {
 		var r reply
 		return nil, errors.Join(r.set(value), c.lines.skip(), r.err())
 	}
-	return raw, parseReply(c.lines)
+	return raw, readAnswer(c.lines, nil)
 }
 
 func (c *Client) send(request []byte) error {

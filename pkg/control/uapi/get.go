@@ -4,7 +4,6 @@ package uapi
 
 import (
 	"bufio"
-	"errors"
 	"io"
 	"net/netip"
 	"strconv"
@@ -57,44 +56,8 @@ func writeGetPeer(b *bufio.Writer, p *config.PeerStatus) {
 // parseGet reads the answer to a get operation up to its empty line. The error is the daemon's *Error when its errno
 // is not 0. Unknown keys are skipped: other daemons add keys.
 func parseGet(lines *lineReader) (config.Status, error) {
-	p := getParser{}
-	for {
-		key, value, ok, err := lines.pair()
-		switch {
-		case errors.Is(err, io.EOF):
-			return config.Status{}, io.ErrUnexpectedEOF
-		case err == nil && !ok:
-			return p.finish()
-		case err == nil:
-			err = p.set(key, value)
-		}
-		if err != nil {
-			return config.Status{}, withPosition(err, lines.line, key)
-		}
-	}
-}
-
-// getParser collects the answer to one get operation.
-type getParser struct {
-	st        config.Status
-	sec, nsec uint64 // of the last peer's handshake
-	reply     reply
-}
-
-func (p *getParser) set(key, value string) error {
-	switch {
-	case key == "errno":
-		return p.reply.set(value)
-	case key == "public_key":
-		return p.addPeer(value)
-	case len(p.st.Peers) > 0:
-		return p.setPeer(&p.st.Peers[len(p.st.Peers)-1], key, value)
-	}
-	return p.setDevice(key, value)
-}
-
-func (p *getParser) finish() (config.Status, error) {
-	if err := p.reply.err(); err != nil {
+	var p getParser
+	if err := readAnswer(lines, p.set); err != nil {
 		return config.Status{}, err
 	}
 	p.endPeer()
@@ -102,6 +65,22 @@ func (p *getParser) finish() (config.Status, error) {
 		p.st.PublicKey = p.st.PrivateKey.Public()
 	}
 	return p.st, nil
+}
+
+// getParser collects the answer to one get operation.
+type getParser struct {
+	st        config.Status
+	sec, nsec uint64 // of the last peer's handshake
+}
+
+func (p *getParser) set(key, value string) error {
+	switch {
+	case key == "public_key":
+		return p.addPeer(value)
+	case len(p.st.Peers) > 0:
+		return p.setPeer(&p.st.Peers[len(p.st.Peers)-1], key, value)
+	}
+	return p.setDevice(key, value)
 }
 
 func (p *getParser) addPeer(value string) error {

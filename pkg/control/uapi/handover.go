@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -85,14 +86,23 @@ func checkUser(c *net.UnixConn) error {
 // unix(7)). It is the process that connected, or the process that listens. A process in another
 // PID namespace has Pid 0.
 func PeerCredentials(c *net.UnixConn) (*unix.Ucred, error) {
+	var peer *unix.Ucred
+	err := withFD(c, func(fd int) (err error) {
+		peer, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		return err
+	})
+	return peer, err
+}
+
+// withFD calls f with the descriptor of a socket, which stays the socket's.
+func withFD(c syscall.Conn, f func(fd int) error) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var peer *unix.Ucred
 	var failed error
-	err = raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	return peer, errors.Join(err, failed)
+	err = raw.Control(func(fd uintptr) { failed = f(int(fd)) })
+	return errors.Join(err, failed)
 }
 
 // RequestHandover asks the daemon to hand its interface over. It returns the connection, which is the caller's, and has read nothing from it.
@@ -127,7 +137,7 @@ func ParseRefusal(first []byte) error {
 func (c *Client) Upgrade(path string) error {
 	err := c.send([]byte(opUpgrade + "\npath=" + path + "\n\n"))
 	if err == nil {
-		err = parseReply(c.lines)
+		err = readAnswer(c.lines, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("upgrading the daemon of %s: %w", c.name, err)
@@ -137,13 +147,11 @@ func (c *Client) Upgrade(path string) error {
 
 // DupFD returns a new descriptor of the socket for Dir.ListenFD. The caller owns it.
 func (l *Listener) DupFD() (fd int, err error) {
-	raw, err := l.SyscallConn()
+	err = withFD(l, func(old int) (err error) {
+		fd, err = unix.FcntlInt(uintptr(old), unix.F_DUPFD_CLOEXEC, 0)
+		return err
+	})
 	if err != nil {
-		return -1, err
-	}
-	var failed error
-	err = raw.Control(func(old uintptr) { fd, failed = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
-	if err := errors.Join(err, failed); err != nil {
 		return -1, fmt.Errorf("duplicating the control socket: %w", err)
 	}
 	return fd, nil
@@ -192,13 +200,7 @@ func (l *Listener) Own() error {
 	l.mu.Lock()
 	l.disowned = false
 	l.mu.Unlock()
-	raw, err := l.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = raw.Control(func(fd uintptr) { failed = unix.Listen(int(fd), unix.SOMAXCONN) }) // net/unix/af_unix.c, unix_listen
-	return errors.Join(err, failed)
+	return withFD(l, func(fd int) error { return unix.Listen(fd, unix.SOMAXCONN) }) // net/unix/af_unix.c, unix_listen
 }
 
 // pause makes Accept wait.

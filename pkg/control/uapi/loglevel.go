@@ -5,7 +5,6 @@ package uapi
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -99,32 +98,15 @@ func (c *Client) SetLogLevel(name string) (string, error) { return c.logLevel("l
 func (c *Client) logLevel(body string) (level string, err error) {
 	err = c.send([]byte(opLog + "\n" + body + "\n"))
 	if err == nil {
-		level, err = parseLevel(c.lines)
+		err = readAnswer(c.lines, func(key, value string) error {
+			if key == "level" {
+				level = value
+			}
+			return nil
+		})
 	}
 	if err != nil {
 		return "", fmt.Errorf("requesting the log level of interface %s: %w", c.name, err)
 	}
 	return level, nil
-}
-
-// parseLevel reads the answer to a log operation.
-func parseLevel(lines *lineReader) (level string, err error) {
-	var r reply
-	for {
-		key, value, ok, err := lines.pair()
-		switch {
-		case errors.Is(err, io.EOF):
-			return "", io.ErrUnexpectedEOF
-		case err != nil:
-			return "", err
-		case !ok:
-			return level, r.err()
-		case key == "level":
-			level = value
-		case key == "errno":
-			if err := r.set(value); err != nil {
-				return "", err
-			}
-		}
-	}
 }

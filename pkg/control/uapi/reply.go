@@ -64,24 +64,27 @@ func appendReply(b []byte, errno syscall.Errno) []byte {
 	return append(b, "\n\n"...)
 }
 
-// parseReply reads an answer without a body.
-func parseReply(lines *lineReader) error {
+// readAnswer reads an answer to its end, and passes the lines of its body to set, which may be nil.
+// The error is the daemon's *Error when its errno is not 0.
+func readAnswer(lines *lineReader, set func(key, value string) error) error {
 	var r reply
 	for {
 		key, value, ok, err := lines.pair()
 		switch {
 		case errors.Is(err, io.EOF):
 			return io.ErrUnexpectedEOF
-		case err != nil:
-			return err
-		case !ok:
+		case err == nil && !ok:
 			return r.err()
+		case err != nil:
+		case key == "errno":
+			err = r.set(value)
 		case key == keyReason:
 			r.reason = append(r.reason, value)
-		case key == "errno":
-			if err := r.set(value); err != nil {
-				return err
-			}
+		case set != nil:
+			err = set(key, value)
+		}
+		if err != nil {
+			return withPosition(err, lines.line, key)
 		}
 	}
 }
