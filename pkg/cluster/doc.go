@@ -11,7 +11,6 @@
 //   - announce: what agents publish for each other, and second writers of it
 //   - agent: watches the cluster and applies that state
 //   - bundle: collects a cluster's objects, logs and metrics in one file, for a report
-//   - atomicfile: files of a node that a crash leaves whole
 //
 // It may import every other room; no other room imports it. Begin with agent.Agent and mesh.
 package cluster

@@ -11,6 +11,7 @@
 //   - kernel: the release of the running Linux, for limits that cannot be probed
 //   - toobig: the ICMP errors that report the MTU of a path
 //   - connlimit: a bound on the connections of a server
+//   - atomicfile: files that a crash leaves whole
 //   - busypoll, thread: busy polling of a descriptor, and threads with their own scheduling
 //
 // Packages here know no WireGuard and import only protocol. Begin with tun.Queue and underlay.Lane.

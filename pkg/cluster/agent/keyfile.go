@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ropewalk/ropewalk/pkg/cluster/atomicfile"
+	"github.com/ropewalk/ropewalk/pkg/netio/atomicfile"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 

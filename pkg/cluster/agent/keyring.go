@@ -14,8 +14,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ropewalk/ropewalk/pkg/cluster/atomicfile"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/netio/atomicfile"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 

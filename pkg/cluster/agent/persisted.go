@@ -15,10 +15,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/ropewalk/ropewalk/pkg/cluster/atomicfile"
 	"github.com/ropewalk/ropewalk/pkg/cluster/host"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/netio/atomicfile"
 )
 
 // persistedState is saved beside the node's key. It bridges the time between the end of an agent, or a reboot, and the first

@@ -288,7 +288,7 @@ func TestKeyInFileIsItsOwnersOnly(t *testing.T) {
 	if file, shared := modeOf(c.File), modeOf(dir); file != 0o600 || shared != 0o755 {
 		t.Errorf("mode %v, directory with other files %v", file, shared)
 	}
-	expect.NoError(t, os.WriteFile(c.File+".123", []byte("a key"), 0o600))
+	expect.NoError(t, os.WriteFile(c.File+".tmp", []byte("a key"), 0o600))
 	expect.NoError(t, c.Forget())
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("left %v, %v", left, err)

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ropewalk/ropewalk/pkg/cluster/atomicfile"
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/control/show"
+	"github.com/ropewalk/ropewalk/pkg/netio/atomicfile"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 

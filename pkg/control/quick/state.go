@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/atomicfile"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
@@ -202,40 +203,10 @@ func (j *job) removeFiles() error {
 	return nil
 }
 
-// replaceFile writes path.tmp, readable by its owner only, syncs it, and renames it to path. Readers of path see the old content or the
-// new, even after a crash.
+// replaceFile replaces a file, so that only its owner can read the new content.
 func replaceFile(path string, content []byte) error {
-	tmp := path + ".tmp"
-	err := os.Remove(tmp)
-	if err == nil || errors.Is(err, os.ErrNotExist) {
-		err = writeNew(tmp, content)
-	}
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(path))
-	}
-	if err != nil {
-		_ = os.Remove(tmp) // there may be none
+	if err := atomicfile.Write(path, content, 0o600); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
 	return nil
-}
-
-func writeNew(path string, content []byte) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	return errors.Join(err, f.Sync(), f.Close())
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

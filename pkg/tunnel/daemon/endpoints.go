@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/atomicfile"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
@@ -192,12 +193,5 @@ func (e *endpoints) write(name string, d *device.Device) error {
 	if err := os.MkdirAll(e.dir, 0o755); err != nil {
 		return err
 	}
-	next := e.path(name) + ".tmp"
-	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := os.WriteFile(next, append(text, '\n'), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, e.path(name))
+	return atomicfile.Write(e.path(name), append(text, '\n'), 0o600)
 }

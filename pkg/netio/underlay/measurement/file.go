@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/atomicfile"
 )
 
 // DefaultDir is the directory of the saved Results.
@@ -127,14 +129,5 @@ func save(dir string, r *Result) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, "underlay-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // gone once renamed
-	_, err = f.Write(append(b, '\n'))
-	if err := errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), Path(dir, r.Device))
+	return atomicfile.Write(Path(dir, r.Device), append(b, '\n'), 0o644)
 }

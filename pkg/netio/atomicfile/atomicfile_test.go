@@ -12,11 +12,11 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-func TestReplaceRemovesFilesOfCrash(t *testing.T) {
+func TestReplaceRemovesFileOfCrash(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "new", "file")
 	expect.NoError(t, Replace(path, []byte("first")))
-	expect.NoError(t, os.WriteFile(path+".123", []byte("half"), 0o644))
+	expect.NoError(t, os.WriteFile(path+".tmp", []byte("half"), 0o644))
 	expect.NoError(t, Replace(path, []byte("second")))
 	has(t, path, "second")
 }
@@ -25,7 +25,7 @@ func TestRemoveLeavesNoTemporaryFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "file")
 	expect.NoError(t, Remove(path))
 	expect.NoError(t, Replace(path, []byte("first")))
-	expect.NoError(t, os.WriteFile(path+".123", []byte("half"), 0o600))
+	expect.NoError(t, os.WriteFile(path+".tmp", []byte("half"), 0o600))
 	expect.NoError(t, Remove(path))
 	if all, err := os.ReadDir(filepath.Dir(path)); err != nil || len(all) != 0 {
 		t.Errorf("left %v, %v", all, err)
