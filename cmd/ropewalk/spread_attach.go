@@ -25,7 +25,7 @@ type spreadAttachOptions struct {
 	peerPorts string
 	gather    string
 	watch     bool
-	metrics   spreadMetrics
+	metrics   metricsFlags
 	cfg       spreader.Config
 }
 
@@ -67,19 +67,22 @@ func newSpreadAttachCmd() *cobra.Command {
 	f.BoolVar(&o.watch, "watch", false, "stay in the foreground and follow changes of devices and peers")
 	f.BoolVar(&o.cfg.RestartStalledPeers, "restart-stalled-peers", false, "with --watch: remove and add again a peer from which WireGuard receives only handshakes,\n"+
 		"at most once in ten minutes")
-	o.metrics.add(f)
+	f.StringVar(&o.metrics.addr, "metrics", "", "with --watch: serve Prometheus metrics at `host:port` (default: off)")
+	f.StringVar(&o.metrics.config, "metrics-config", "", "`file` for TLS and basic authentication of --metrics (Prometheus' web config)")
 	return cmd
 }
 
 func spreadAttach(cmd *cobra.Command, device string, o spreadAttachOptions) error {
 	cfg, err := o.config(device)
-	if err == nil && cfg.Gap == 0 && cmd.Flags().Changed("gap") {
+	switch {
+	case err != nil:
+	case cfg.Gap == 0 && cmd.Flags().Changed("gap"):
 		err = errors.New("--gap 0: want 1ms to 1m")
-	}
-	if err == nil {
-		err = o.metrics.check(o.watch)
-	}
-	if err == nil && cfg.RestartStalledPeers && !o.watch {
+	case o.metrics.addr != "" && !o.watch:
+		err = errors.New("--metrics needs --watch: metrics are served while the command runs")
+	case o.metrics.config != "" && o.metrics.addr == "":
+		err = errors.New("--metrics-config needs an address: add --metrics HOST:PORT")
+	case cfg.RestartStalledPeers && !o.watch:
 		err = errors.New("--restart-stalled-peers needs --watch: peers are watched while the command runs")
 	}
 	if err != nil {
@@ -92,7 +95,7 @@ func spreadAttach(cmd *cobra.Command, device string, o spreadAttachOptions) erro
 		if err != nil {
 			return err
 		}
-		return o.metrics.during(cmd.Context(), log, func() error {
+		return o.metrics.duringSpread(cmd.Context(), log, func() error {
 			printer := spreadPrinter{out: out, errs: errs, limit: rate.NewLimiter(rate.Every(reportInterval), reportBurst)}
 			return spreadUsage(host.Watch(cmd.Context(), cfg, log, printer.print))
 		})
