@@ -136,20 +136,29 @@ func (o *flowsFlags) repeat(ctx context.Context, out io.Writer, r *flowReader) e
 	if err != nil {
 		return err
 	}
+	again := func() (*device.FlowReport, error) { return r.readAgain(ctx) }
+	return intervals(ctx, o, before, r.read, again, func(before, now *device.FlowReport) error { return o.print(out, before, now) })
+}
+
+// intervals prints one interval after before, or each. again reads after a failure of read.
+func intervals[T any](ctx context.Context, o *flowsFlags, before T, read, again func() (T, error), show func(before, now T) error) error {
 	for {
 		if err := pause(ctx, o.interval); err != nil {
-			return o.interrupted(err)
+			if o.watch { // which ends only so
+				return nil
+			}
+			return err
 		}
-		now, err := r.read()
+		now, err := read()
 		if err != nil && o.watch {
-			if before, err = r.readAgain(ctx); err == nil {
+			if before, err = again(); err == nil {
 				continue
 			}
 		}
 		if err != nil {
 			return err
 		}
-		if err := o.print(out, before, now); err != nil || !o.watch {
+		if err := show(before, now); err != nil || !o.watch {
 			return err
 		}
 		before = now

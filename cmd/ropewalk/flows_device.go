@@ -60,19 +60,8 @@ func (o *flowsFlags) device(ctx context.Context, out io.Writer, name string, not
 	if err := o.checkDevice(before); err != nil {
 		return err
 	}
-	for {
-		if err := pause(ctx, o.interval); err != nil {
-			return o.interrupted(err)
-		}
-		now, err := read.again(ctx, name)
-		if err != nil {
-			return err
-		}
-		if err := o.printDevice(out, before, now); err != nil || !o.watch {
-			return err
-		}
-		before = now
-	}
+	again := func() (*spreader.DeviceFlows, error) { return read.again(ctx, name) }
+	return intervals(ctx, o, before, again, again, func(before, now *spreader.DeviceFlows) error { return o.printDevice(out, before, now) })
 }
 
 // checkDevice returns an error if an option does not fit a device.
@@ -116,12 +105,4 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-time.After(d):
 		return nil
 	}
-}
-
-// interrupted returns nil for an interrupt of --watch, which ends only so.
-func (o *flowsFlags) interrupted(err error) error {
-	if o.watch {
-		return nil
-	}
-	return err
 }
