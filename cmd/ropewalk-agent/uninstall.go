@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/agent"
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 )
 
 // uninstallCheckTimeout bounds the check. The Job that runs it has two minutes.
@@ -53,18 +53,11 @@ func checkUninstall(ctx context.Context, out io.Writer, server apiOptions) error
 		return err
 	case len(nodes) > 0:
 		return fmt.Errorf("%d nodes have an agent (%s). Clean them up first, in mode mesh once all nodes have mesh.cleartext=Always: helm upgrade with --reuse-values --set cleanup.enabled=true, "+
-			"and wait for the rollout. To uninstall nevertheless: helm uninstall --no-hooks", len(nodes), listed(nodes))
+			"and wait for the rollout. To uninstall nevertheless: helm uninstall --no-hooks", len(nodes), term.Some(nodes, maxListedNodes))
 	}
 	if len(away) > 0 {
-		fmt.Fprintf(out, "%d nodes that are not Ready keep what the agent left (%s). If one comes back, run there: ropewalk-agent cleanup\n", len(away), listed(away))
+		fmt.Fprintf(out, "%d nodes that are not Ready keep what the agent left (%s). If one comes back, run there: ropewalk-agent cleanup\n", len(away), term.Some(away, maxListedNodes))
 	}
 	fmt.Fprintln(out, "no node that is Ready has an agent")
 	return nil
-}
-
-func listed(names []string) string {
-	if len(names) > maxListedNodes {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxListedNodes], ", "), len(names)-maxListedNodes)
-	}
-	return strings.Join(names, ", ")
 }

@@ -94,14 +94,10 @@ func (p *spreadPrinter) printSkipped(all []spreader.SkippedPeer) {
 	}
 	for _, reason := range reasons {
 		of := keys[reason]
-		named := strings.Join(of[:min(namedPeers, len(of))], ", ")
-		if more := len(of) - namedPeers; more > 0 {
-			named += fmt.Sprintf(" and %d more", more)
-		}
 		noun := "peer"
 		if len(of) > 1 {
 			noun = "peers"
 		}
-		fmt.Fprintf(p.errs, "ropewalk: skipping %s %s: %s\n", noun, named, printable(reason))
+		fmt.Fprintf(p.errs, "ropewalk: skipping %s %s: %s\n", noun, term.Some(of, namedPeers), printable(reason))
 	}
 }

@@ -109,21 +109,13 @@ func renderSpread(devices []spreader.DeviceStatus, where string, s term.Style) s
 		renderSpreadDevice(&b, s, d)
 	}
 	if f := devices[0].Filter; len(f.Devices) > 0 {
-		fmt.Fprintf(&b, "\n%s\n  forged ICMP errors are dropped on %s, %s so far\n", s.Bold("filter"), renderFilterDevices(f.Devices), term.Thousands(f.Dropped))
+		fmt.Fprintf(&b, "\n%s\n  forged ICMP errors are dropped on %s, %s so far\n", s.Bold("filter"), printable(term.Some(f.Devices, maxFilterDevices)), term.Thousands(f.Dropped))
 	}
 	return b.String()
 }
 
 // maxFilterDevices is the number of devices with the error filter that the text names. --json has all.
 const maxFilterDevices = 4
-
-func renderFilterDevices(names []string) string {
-	text := printable(strings.Join(names[:min(len(names), maxFilterDevices)], ", "))
-	if n := len(names) - maxFilterDevices; n > 0 {
-		text += fmt.Sprintf(" and %d more", n)
-	}
-	return text
-}
 
 func renderSpreadDevice(b *strings.Builder, s term.Style, d spreader.DeviceStatus) {
 	fmt.Fprintf(b, "%s\n", s.Bold(printable(d.Device)))

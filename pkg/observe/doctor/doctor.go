@@ -112,7 +112,7 @@ func Checks() []Check {
 // Examine runs all applicable checks. With a test of a peer in f, it runs only that peer's checks.
 // It changes nothing.
 func Examine(f *facts.Facts) Report {
-	r := newReport()
+	r := Report{APIVersion: APIVersion, Kind: "DoctorReport", Findings: []Finding{}}
 	for _, c := range Checks() {
 		if f.Pre && c.NeedsTunnel || c.NeedsPeer != (f.Peer != nil) {
 			continue

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/observe/term"
@@ -38,10 +37,6 @@ func (s Summary) String() string {
 		text += fmt.Sprintf(", %d unknown", s.Unknown)
 	}
 	return text
-}
-
-func newReport() Report {
-	return Report{APIVersion: APIVersion, Kind: "DoctorReport", Findings: []Finding{}}
 }
 
 func (r *Report) count() {
@@ -100,7 +95,7 @@ func (r *Report) WriteText(w io.Writer, s Style) error {
 				b.WriteByte('\n')
 			}
 			section = f.Section
-			b.WriteString(s.term().Bold(clean(f.heading())) + "\n")
+			b.WriteString(s.term().Bold(term.Clean(f.heading())) + "\n")
 		}
 		s.finding(&b, f)
 	}
@@ -138,9 +133,9 @@ func (s Style) finding(b *strings.Builder, f *Finding) {
 	if f.Subject != "" && f.Section != SectionPeer {
 		name += " " + f.Subject
 	}
-	fmt.Fprintf(b, "  %s %s: %s\n", s.symbol(f.Status), clean(name), clean(f.Found))
+	fmt.Fprintf(b, "  %s %s: %s\n", s.symbol(f.Status), term.Clean(name), term.Clean(f.Found))
 	if s.Verbose || f.Status == Warning || f.Status == Failed {
-		fmt.Fprintf(b, "      %s %s\n", s.term().Faint("why:"), clean(f.Why))
+		fmt.Fprintf(b, "      %s %s\n", s.term().Faint("why:"), term.Clean(f.Why))
 	}
 	if f.Fix == "" {
 		return
@@ -150,16 +145,6 @@ func (s Style) finding(b *strings.Builder, f *Finding) {
 		if i > 0 {
 			label = "    "
 		}
-		fmt.Fprintf(b, "      %s %s\n", label, clean(line))
+		fmt.Fprintf(b, "      %s %s\n", label, term.Clean(line))
 	}
-}
-
-// clean replaces control characters in device and program names, which the terminal would interpret.
-func clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		if strconv.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, text)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 )
 
 func tunnelChecks() []Check {
@@ -54,24 +55,15 @@ func evaluateNodes(t *facts.Tunnel, r *recorder) {
 		}
 	}
 	if len(unencrypted) > 0 {
-		r.warn(t.Name, fmt.Sprintf("traffic to %d of %d peer nodes is not encrypted: %s", len(unencrypted), len(t.Nodes), listNodes(unencrypted)),
+		r.warn(t.Name, fmt.Sprintf("traffic to %d of %d peer nodes is not encrypted: %s", len(unencrypted), len(t.Nodes), term.Some(unencrypted, maxListedNodes)),
 			"ropewalk mesh status   # says which nodes take part, and why others do not")
 	}
 	if len(unreachable) > 0 {
-		r.unknown(t.Name, fmt.Errorf("no route to %d of %d peer nodes: %s", len(unreachable), len(t.Nodes), listNodes(unreachable)))
+		r.unknown(t.Name, fmt.Errorf("no route to %d of %d peer nodes: %s", len(unreachable), len(t.Nodes), term.Some(unreachable, maxListedNodes)))
 	}
 	if len(unencrypted)+len(unreachable) == 0 {
 		r.ok(t.Name, "traffic to all %d peer nodes goes through the tunnel", len(t.Nodes))
 	}
-}
-
-// listNodes returns the first addresses, and the number of the others.
-func listNodes(addrs []string) string {
-	list := strings.Join(addrs[:min(len(addrs), maxListedNodes)], ", ")
-	if more := len(addrs) - maxListedNodes; more > 0 {
-		list += fmt.Sprintf(" and %d more", more)
-	}
-	return list
 }
 
 func evaluateStall(f *facts.Facts, r *recorder) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
@@ -121,14 +122,14 @@ func flowTable(flows []InnerFlow, o Options) *table {
 	)
 	for i := range flows {
 		f := &flows[i]
-		source := clean(f.Source)
+		source := term.Clean(f.Source)
 		if f.Protocol == "" {
 			source = unopened
 		}
 		key := peerText(f.Peer, f.Name, o.Width >= wideFlows)
 		t.rows = append(t.rows, []cell{
-			text(clean(f.Direction)), text(bits(f.ByteRate)), text(count(f.PacketRate)), text(clean(f.Protocol)),
-			text(source), text(clean(f.Destination)), orDash(f.OuterPort != 0, f.portText()), text(clean(f.Lane)),
+			text(term.Clean(f.Direction)), text(bits(f.ByteRate)), text(count(f.PacketRate)), text(term.Clean(f.Protocol)),
+			text(source), text(term.Clean(f.Destination)), orDash(f.OuterPort != 0, f.portText()), text(term.Clean(f.Lane)),
 			text(ageText(f.Age)), text(idleText(f.Idle)),
 			text(count(float64(f.Marks))),
 			{text: count(float64(f.Drops)), style: nonzeroStyle(f.DropRate)},

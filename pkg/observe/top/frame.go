@@ -108,7 +108,7 @@ type CPUShare struct {
 // Core is one CPU.
 type Core struct {
 	CPU     int     `json:"cpu"`
-	Busy    float64 `json:"busy"`    // setShares of the time, 0 to 1, with any work
+	Busy    float64 `json:"busy"`    // share of the time, 0 to 1, with any work
 	SoftIRQ float64 `json:"softirq"` // share of time in softirqs, 0 to 1
 	NetRx   float64 `json:"net_rx_per_second"`
 }

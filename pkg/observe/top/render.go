@@ -181,11 +181,11 @@ func (r *renderer) header() []line {
 		state = span{"down", bad}
 	}
 	title := line{
-		{clean(f.Interface), bold},
+		{term.Clean(f.Interface), bold},
 		{"  ", plain},
 		state,
 		{fmt.Sprintf("  %s  %s", term.Count(len(f.Lanes)-1, "lane"), term.Count(f.PeerCount, "peer")), plain},
-		{"  " + clean(strings.Join(f.Features, " ")), dim},
+		{"  " + term.Clean(strings.Join(f.Features, " ")), dim},
 	}
 	return []line{
 		r.right(title, r.status(r.View.String(), f.Seconds)),
@@ -234,7 +234,7 @@ func (r *renderer) balance() line {
 		Balance
 	}{{"lane", f.Balance.Lanes}, {"queue", f.Balance.Queues}, {"core", f.Balance.Cores}} {
 		if b.Ratio > 0 {
-			l = append(l, span{" " + clean(strings.TrimPrefix(b.kind+" "+b.Busiest, "core ")), plain}, span{fmt.Sprintf(" %.2fx mean ", b.Ratio), dim})
+			l = append(l, span{" " + term.Clean(strings.TrimPrefix(b.kind+" "+b.Busiest, "core ")), plain}, span{fmt.Sprintf(" %.2fx mean ", b.Ratio), dim})
 		}
 	}
 	dropped := 0.0
@@ -247,7 +247,7 @@ func (r *renderer) balance() line {
 // footer returns the keys, or the note.
 func (r *renderer) footer() line {
 	if r.Note != "" {
-		return textLine(bad, clean(r.Note))
+		return textLine(bad, term.Clean(r.Note))
 	}
 	return textLine(dim, r.keys)
 }

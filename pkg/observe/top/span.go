@@ -29,7 +29,7 @@ func (s style) sgr() string {
 
 const sgrReset = "\x1b[0m"
 
-// span is text of one style, without control characters: see clean.
+// span is text of one style, without control characters: see term.Clean.
 type span struct {
 	text  string
 	style style
@@ -48,7 +48,7 @@ func (l line) width() (n int) {
 	return n
 }
 
-// shrinkable returns at most width columns of the line.
+// cut returns at most width columns of the line.
 func (l line) cut(width int) line {
 	var out line
 	for _, s := range l {
@@ -88,16 +88,6 @@ func (l line) paint(b *strings.Builder, color bool) {
 		}
 		b.WriteString(s.style.sgr() + text + sgrReset)
 	}
-}
-
-// clean replaces characters of an untrusted name that cannot be printed.
-func clean(name string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, name)
 }
 
 // ascii replaces other characters than ASCII's by as many question marks as they take columns.

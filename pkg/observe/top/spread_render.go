@@ -30,7 +30,7 @@ type spreadRenderer struct {
 }
 
 func (r *spreadRenderer) header() []line {
-	title := line{{clean(r.spread.Device), bold}, {"  " + term.Count(len(r.spread.Flows), "flow") + " sending", plain}}
+	title := line{{term.Clean(r.spread.Device), bold}, {"  " + term.Count(len(r.spread.Flows), "flow") + " sending", plain}}
 	view := Flows
 	if r.View == Help {
 		view = Help
@@ -55,7 +55,7 @@ func (r *spreadRenderer) peerTable() *table {
 	for i := range r.spread.Peers {
 		p := &r.spread.Peers[i]
 		t.rows = append(t.rows, []cell{
-			text(clean(p.Tunnel)), text(p.Peer.String()), text(bits(p.Received)), text(bits(p.Sent)), text(clean(p.PublicKey)),
+			text(term.Clean(p.Tunnel)), text(p.Peer.String()), text(bits(p.Received)), text(bits(p.Sent)), text(term.Clean(p.PublicKey)),
 		})
 	}
 	return t
@@ -78,7 +78,7 @@ func (r *spreadRenderer) portTable() *table {
 			state.style = bad
 		}
 		t.rows = append(t.rows, []cell{
-			text(clean(p.Tunnel)), text(p.Peer.String()), text(strconv.Itoa(int(p.Port))), orDash(p.Flows != nil, strconv.Itoa(flows)),
+			text(term.Clean(p.Tunnel)), text(p.Peer.String()), text(strconv.Itoa(int(p.Port))), orDash(p.Flows != nil, strconv.Itoa(flows)),
 			text(bytes(p.Load)),
 			{share: p.Share, style: good},
 			text(percent(p.Share)), state,
@@ -91,7 +91,7 @@ func (r *spreadRenderer) portTable() *table {
 func (r *spreadRenderer) rateTable() *table {
 	t := r.table("no events", column{title: "RATE/s", right: true}, column{title: "COUNTER", rank: 1}, column{title: "MEANING"})
 	for _, c := range r.spread.Rates {
-		t.rows = append(t.rows, []cell{text(count(c.Rate)), text(clean(c.Name)), text(clean(c.Help))})
+		t.rows = append(t.rows, []cell{text(count(c.Rate)), text(term.Clean(c.Name)), text(term.Clean(c.Help))})
 	}
 	if d := r.spread.Refused; d != nil {
 		t.rows = append(t.rows, []cell{

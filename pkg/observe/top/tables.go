@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
@@ -64,7 +65,7 @@ func (r *renderer) lanes() *table {
 			continue
 		}
 		t.rows = append(t.rows, []cell{
-			text(clean(l.Name)),
+			text(term.Clean(l.Name)),
 			{share: ratio(l.Share, most), style: good},
 			text(percent(l.Share)),
 			text(bits(l.Rx.ByteRate)), text(bits(l.Tx.ByteRate)),
@@ -108,7 +109,7 @@ func (r *renderer) queues() *table {
 	for i := range r.frame.Queues {
 		q := &r.frame.Queues[i]
 		t.rows = append(t.rows, []cell{
-			text(fmt.Sprintf("%s %d", clean(q.Device), q.Queue)),
+			text(fmt.Sprintf("%s %d", term.Clean(q.Device), q.Queue)),
 			{share: ratio(q.Share, most), style: good},
 			text(percent(q.Share)),
 			orDash(q.RxCounted, count(q.Rx.PacketRate)), orDash(q.RxCounted, bits(q.Rx.ByteRate)),
@@ -169,7 +170,7 @@ func (r *renderer) peers(whole bool) *table {
 			{share: ratio(p.Share, most), style: good},
 			text(percent(p.Share)),
 			text(bits(p.RxRate)), text(bits(p.TxRate)),
-			text(ageText(p.Handshake)), text(spreadText(p)), postQuantumCell(p.PostQuantum), text(bytes(p.RxBytes)), text(bytes(p.TxBytes)), text(clean(p.Endpoint)),
+			text(ageText(p.Handshake)), text(spreadText(p)), postQuantumCell(p.PostQuantum), text(bytes(p.RxBytes)), text(bytes(p.TxBytes)), text(term.Clean(p.Endpoint)),
 		})
 	}
 	return t
@@ -178,9 +179,9 @@ func (r *renderer) peers(whole bool) *table {
 // peerText returns the name of a peer, or else its key, which is shortened unless whole.
 func peerText(key, name string, whole bool) string {
 	if name != "" {
-		return clean(name)
+		return term.Clean(name)
 	}
-	key = clean(key)
+	key = term.Clean(key)
 	if !whole && len(key) > shortKey {
 		key = key[:shortKey]
 	}
@@ -222,9 +223,9 @@ func (r *renderer) drops() *table {
 	)
 	for _, d := range r.frame.Drops {
 		t.rows = append(t.rows, []cell{
-			{text: clean(d.Reason), style: nonzeroStyle(d.Rate)},
+			{text: term.Clean(d.Reason), style: nonzeroStyle(d.Rate)},
 			{text: count(d.Rate), style: nonzeroStyle(d.Rate)},
-			text(count(float64(d.Packets))), text(clean(d.Help)),
+			text(count(float64(d.Packets))), text(term.Clean(d.Help)),
 		})
 	}
 	return t
