@@ -5,6 +5,7 @@ package top
 import (
 	"cmp"
 	"slices"
+	"strconv"
 )
 
 // Order is the sort order of rows. The zero Order is ByDefault.
@@ -87,7 +88,7 @@ func laneKeys(l *Lane) keys {
 	if l.Name == slowLane {
 		k.name = l.Name // after the others, whose name is empty here
 	}
-	k.number = number(l.Name)
+	k.number, _ = strconv.Atoi(l.Name) // 0 for the slow one
 	return k
 }
 
@@ -98,15 +99,4 @@ func queueKeys(q *Queue) keys {
 // coreKeys returns keys whose received and sent are the columns NET_RX/s and SOFTIRQ: a CPU has no traffic of its own.
 func coreKeys(c *Core) keys {
 	return keys{rate: c.Busy, received: c.NetRx, sent: c.SoftIRQ, number: c.CPU}
-}
-
-// number parses a lane's number. It returns 0 for any other text.
-func number(s string) (n int) {
-	for _, c := range s {
-		if c < '0' || c > '9' || n > 1<<20 {
-			return 0
-		}
-		n = 10*n + int(c-'0')
-	}
-	return n
 }

@@ -131,7 +131,7 @@ func (t *peerTest) resolve(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, resolvePatience)
 	defer cancel()
-	t.path.Resolved = result(lookUp(ctx, t.Host))
+	t.path.Resolved = result(hostnet.LookUpHost(ctx, t.Host))
 }
 
 // lookUpRoutes looks up the route to the endpoint, and to the peer's addresses inside.

@@ -17,14 +17,8 @@ import (
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
-	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
-
-// lookUp returns the addresses of a host name.
-func lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
-	return hostnet.LookUpHost(ctx, host)
-}
 
 // marked returns a Control function that sets SO_MARK. Mark 0 needs no privilege.
 func marked(mark uint32) func(string, string, syscall.RawConn) error {

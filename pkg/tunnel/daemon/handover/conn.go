@@ -101,12 +101,7 @@ func (c Conn) SendSnapshot(s *State, queues []int) error {
 }
 
 // SendChanges sends the peers of a running tunnel that have changed, and waits until the successor has them.
-func (c Conn) SendChanges(s *State) error {
-	if err := c.sendState(s, nil); err != nil {
-		return err
-	}
-	return c.Await(Take, PreparationTimeout(len(s.Device.Peers)))
-}
+func (c Conn) SendChanges(s *State) error { return c.SendSnapshot(s, nil) }
 
 // SendTunnel sends a stopped tunnel except for its queues, and waits until the successor is Ready. The descriptors stay the caller's.
 func (c Conn) SendTunnel(t *Tunnel) error {
