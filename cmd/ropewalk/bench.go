@@ -3,8 +3,8 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -196,19 +196,19 @@ func writeBenchTable(out io.Writer, r *bench.Report) error {
 }
 
 func (o benchOptions) writeJSON(out io.Writer, r *bench.Report) error {
-	text, err := json.MarshalIndent(struct {
+	var text bytes.Buffer
+	err := writeJSON(&text, struct {
 		header
 		*bench.Report
-	}{headerOf("BenchReport"), r}, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encoding the report: %w", err)
+	}{headerOf("BenchReport"), r})
+	switch {
+	case err != nil:
+	case o.json == "-":
+		_, err = text.WriteTo(out)
+	default:
+		err = os.WriteFile(o.json, text.Bytes(), 0o644)
 	}
-	text = append(text, '\n')
-	if o.json == "-" {
-		_, err = out.Write(text)
-		return err
-	}
-	return os.WriteFile(o.json, text, 0o644)
+	return err
 }
 
 // benchProgress shows the current measurement: on a terminal in one line that is overwritten, else in a line per stage.

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -83,9 +82,7 @@ func demoMain(ctx context.Context, out io.Writer, o demoOptions) error {
 	case err != nil:
 		return fmt.Errorf("running the demo: %w", err)
 	case o.json:
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		err = enc.Encode(report)
+		err = writeJSON(out, report)
 	default:
 		_, err = io.WriteString(out, report.Render(live.Style))
 	}

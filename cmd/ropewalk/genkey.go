@@ -14,21 +14,36 @@ import (
 )
 
 func newGenkeyCmd() *cobra.Command {
-	return &cobra.Command{
+	return keyCommand(noise.NewPrivateKey, &cobra.Command{
 		Use:     "genkey",
 		Short:   "Print a new private key",
 		Long:    "genkey prints a new private key in base64. It warns if standard output is a file that all users can access.",
 		Example: "  umask 077; ropewalk genkey > private.key",
-		Args:    usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			warnIfWorldAccessible(cmd.ErrOrStderr(), cmd.OutOrStdout())
-			key, err := noise.NewPrivateKey(rand.Reader)
-			if err != nil {
-				return err
-			}
-			return printKey(cmd.OutOrStdout(), key.Base64())
-		},
+	})
+}
+
+func newGenpskCmd() *cobra.Command {
+	return keyCommand(noise.NewPresharedKey, &cobra.Command{
+		Use:   "genpsk",
+		Short: "Print a new preshared key",
+		Long: "genpsk prints a new preshared key in base64. Configure it on both peers. It warns if standard output is a file that others\n" +
+			"can access.",
+		Example: "  umask 077; ropewalk genpsk > preshared.key",
+	})
+}
+
+// keyCommand completes a command that prints a key.
+func keyCommand[K interface{ Base64() string }](generate func(io.Reader) (K, error), cmd *cobra.Command) *cobra.Command {
+	cmd.Args = usageArgs(cobra.NoArgs)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		warnIfWorldAccessible(cmd.ErrOrStderr(), cmd.OutOrStdout())
+		key, err := generate(rand.Reader)
+		if err != nil {
+			return err
+		}
+		return printKey(cmd.OutOrStdout(), key.Base64())
 	}
+	return cmd
 }
 
 // printKey prints a key. It returns an error if that fails, for example on a full disk.
