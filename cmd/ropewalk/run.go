@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -18,6 +21,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
+	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
 )
@@ -315,3 +319,56 @@ func (o *runOptions) open(ctx context.Context, log *slog.Logger, tunnel daemon.O
 	tunnel.Initial.Fill(&flags)
 	return daemon.Open(tunnel)
 }
+
+// readConfig returns the configuration with which the tunnel starts, from --config. The file may
+// not exist yet: the program that writes it also configures the running tunnel.
+func (o *runOptions) readConfig(ctx context.Context, log *slog.Logger) (config.Device, error) {
+	if o.config == "" {
+		return config.Device{}, nil
+	}
+	f, err := conffile.Load(o.config, conffile.Daemon)
+	if errors.Is(err, fs.ErrNotExist) {
+		log.Warn("configuration file does not exist, the tunnel carries nothing until it is configured", "file", o.config)
+		return config.Device{}, nil
+	}
+	if err != nil {
+		return config.Device{}, withHint(quickKeyHint(err))
+	}
+	for _, warning := range slices.Concat(f.Warnings, f.CheckSettings()) {
+		log.Warn("configuration file is valid, but most likely has a mistake", "file", o.config, "warning", warning)
+	}
+	dev, err := f.Device(ctx, o.resolve)
+	dev.Settings = f.Interface.Settings
+	return dev, err
+}
+
+// workersFlag is a flag whose value is a number of workers, or autoWorkers.
+type workersFlag int
+
+// autoWorkers derives the number from the number of CPUs.
+const autoWorkers workersFlag = daemon.AutoWorkers
+
+// Set implements pflag.Value.
+func (f *workersFlag) Set(s string) error {
+	if s == "auto" {
+		*f = autoWorkers
+		return nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 || n > workpool.MaxWorkers {
+		return fmt.Errorf("want auto, or 0 to %d", workpool.MaxWorkers)
+	}
+	*f = workersFlag(n)
+	return nil
+}
+
+// String implements pflag.Value.
+func (f *workersFlag) String() string {
+	if *f == autoWorkers {
+		return "auto"
+	}
+	return strconv.Itoa(int(*f))
+}
+
+// Type implements pflag.Value. The help shows it as the value.
+func (*workersFlag) Type() string { return "auto|number" }

@@ -16,7 +16,7 @@
 //     have "post_quantum", "name" and "endpoint_name".
 //
 // An older daemon refuses requests with keys that it does not know as a whole. So stats=1 lists
-// the keys and operations that its daemon has (features.go). The answer to get=1 has WireGuard's
+// the keys and operations that its daemon has (Features). The answer to get=1 has WireGuard's
 // keys only. How a device spreads is in the JSON of stats=1 (config.SpreadReport).
 //
 // Package daemon serves the socket. Packages quick and doctor and the commands are clients. Start

@@ -10,10 +10,13 @@ package metrics
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 )
 
 // Options selects optional metrics. The zero Options are the default.
@@ -262,4 +265,64 @@ func sum(drops map[string]uint64) (n uint64) {
 		n += d
 	}
 	return n
+}
+
+// drops emits every drop reason, including those with count 0: Prometheus's rate() needs the 0 before the first drop. Each drop is counted
+// in one place: by the device, on its slow path, or by a lane.
+func (s *scrape) drops() {
+	for r := drop.None + 1; r < drop.Count; r++ {
+		name := r.String()
+		n := s.Stats.Drops[name] + s.Stats.Slow.Drops[name]
+		for i := range s.Stats.Lanes {
+			n += s.Stats.Lanes[i].Drops[name]
+		}
+		s.count(dropped, n, stage(name), name)
+	}
+}
+
+// stage maps the prefix of a drop reason to the stage of processing. A prefix that is no abbreviation is the stage.
+func stage(reason string) string {
+	prefix, _, _ := strings.Cut(reason, "_")
+	switch prefix {
+	case "tx":
+		return "transmit"
+	case "rx":
+		return "receive"
+	case "hs":
+		return "handshake"
+	}
+	return prefix
+}
+
+// underlay emits the path of data messages, and the counters of XDP. The counters of XDP are absent while it is not in use;
+// they start at 0 when the port is opened.
+func (s *scrape) underlay() {
+	u := &s.Stats.Path
+	s.emit(underlayInfo, 1, u.Mode.String(), u.Path.String(), label(u.Device), u.How)
+	s.emit(xdpLanes, float64(u.Lanes))
+	for event, n := range u.Events {
+		s.count(xdpEvents, n, event)
+	}
+	for reason, n := range u.Drops {
+		s.count(xdpDropped, n, reason)
+	}
+	for i := range u.XDP {
+		l, name := &u.XDP[i], strconv.Itoa(i)
+		s.count(xdpReceived, l.Received, name)
+		s.count(xdpSent, l.Sent, name)
+		s.count(xdpUDPRuns, l.Slow, name)
+		s.count(xdpLost, l.Lost, name)
+		s.count(xdpFallbacks, l.Fallbacks, name)
+		s.count(xdpMalformed, l.Malformed, name)
+		s.frames(l, name)
+	}
+}
+
+// frames emits the use of the frames of a lane's AF_XDP socket.
+func (s *scrape) frames(l *config.XDPLane, lane string) {
+	s.count(xdpRejected, l.Rejected, lane)
+	s.count(xdpOwnership, l.FrameOwnershipErrors, lane)
+	s.emit(xdpHeld, float64(l.RXHeld), lane, "rx")
+	s.emit(xdpHeld, float64(l.TXHeld), lane, "tx")
+	s.emit(xdpHeld, float64(l.TXKernel), lane, "kernel")
 }

@@ -5,5 +5,5 @@
 // and selects again when the network or the configuration changes. Packages udp and xdp carry the
 // datagrams.
 //
-// Package daemon uses it. Begin reading with Port in port.go; choose.go holds the decision.
+// Package daemon uses it. Begin reading with Port in port.go; choose.go holds the decision and its facts.
 package autounderlay
