@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 is the agent's Kubernetes API. A RopewalkNode has the settings of a node, and
-// the status that its agent publishes for people. A RopewalkAnnouncement has the facts that the
-// agent publishes for other agents. A RopewalkPeer is a peer outside of the cluster, and the
-// RopewalkMesh has the settings of mode mesh. The CustomResourceDefinitions in deploy/crd and the
-// DeepCopy methods are generated from it. Begin reading in node.go and announcement.go.
+// Package v1alpha1, ropewalk's own, is the agent's Kubernetes API. A RopewalkNode has the settings
+// of a node, and the status that its agent publishes for people. A RopewalkAnnouncement has the
+// facts that the agent publishes for other agents. A RopewalkPeer is a peer outside of the cluster,
+// and the RopewalkMesh has the settings of mode mesh. The CustomResourceDefinitions in deploy/crd
+// and the DeepCopy methods are generated from it. Begin reading in node.go and announcement.go.
 //
 // +kubebuilder:object:generate=true
 // +groupName=ropewalk.io
