@@ -115,7 +115,7 @@ func runAgent(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	if err := serve(ctx, o.listen, agent.Content{Stats: a.Stats(), Version: version, Log: log}); err != nil {
+	if err := agent.Serve(ctx, o.listen, a.Stats(), version, log); err != nil {
 		return err
 	}
 	log.Info("agent started", "node", cfg.Node, "mode", o.mode, "version", version, "memory_limit", heapLimit())

@@ -14,7 +14,7 @@ import (
 
 func TestEmptyListenAddressOpensNoSocket(t *testing.T) {
 	before := sockets(t)
-	if err := serve(t.Context(), "", agent.Content{Stats: new(agent.Stats), Log: slog.New(slog.DiscardHandler)}); err != nil {
+	if err := agent.Serve(t.Context(), "", new(agent.Stats), "test", slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	if n := sockets(t); n != before {

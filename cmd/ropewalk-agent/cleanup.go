@@ -68,7 +68,7 @@ func runCleanup(ctx context.Context, o cleanupOptions) error {
 	}
 	if o.stay {
 		o.cfg.Stay = new(agent.Stats)
-		if err := serve(ctx, o.listen, agent.Content{Stats: o.cfg.Stay, Version: version, Log: log}); err != nil {
+		if err := agent.Serve(ctx, o.listen, o.cfg.Stay, version, log); err != nil {
 			return err
 		}
 	}

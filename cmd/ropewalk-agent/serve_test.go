@@ -18,8 +18,7 @@ func TestAddressInUseFailsStart(t *testing.T) {
 	first, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	expect.NoError(t, err)
 	defer first.Close()
-	c := agent.Content{Stats: new(agent.Stats), Log: slog.New(slog.DiscardHandler)}
-	if err := serve(t.Context(), first.Addr().String(), c); !errors.Is(err, syscall.EADDRINUSE) {
+	if err := agent.Serve(t.Context(), first.Addr().String(), new(agent.Stats), "test", slog.New(slog.DiscardHandler)); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -380,7 +380,7 @@ func TestMetricsCountPacketsAtOnce(t *testing.T) {
 		var s Stats
 		seen := seenNow(p.m.prover.Seen)
 		s.seen.Store(&seen)
-		families, err := newRegistry(&s, "test").Gather()
+		families, err := newRegistry(&s).Gather()
 		expect.NoError(t, err)
 		for _, f := range families {
 			for _, m := range f.GetMetric() {

@@ -84,7 +84,7 @@ func TestDocumentationListsAgentMetrics(t *testing.T) {
 	s.seen.Store(&seen)
 	s.takesPart.Store(true)
 	s.conditions.Store(&[]metav1.Condition{{Type: v1alpha1.ConditionReady}})
-	families, err := newRegistry(&s, "test").Gather()
+	families, err := newRegistry(&s).Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -90,4 +91,11 @@ func (a *agentProcess) kill() {
 	if a.t.Failed() {
 		a.t.Logf("log of an agent:\n%s", a.log.String())
 	}
+}
+
+// newRegistry returns a registry of all of an agent's own metrics.
+func newRegistry(s *Stats) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(s.collectors()...)
+	return r
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/host"
@@ -15,13 +14,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 )
 
-// newRegistry returns a registry of all of an agent's metrics. Its collectors describe none in
-// advance: metrics of spread come and go.
-func newRegistry(s *Stats, version string) *prometheus.Registry {
-	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		metrics.NewBuildInfo(version), collectorFunc(s.collectCounters), collectorFunc(s.collectPlaintext), collectorFunc(s.collectConditions), collectorFunc(s.collectProofs), collectorFunc(s.collectSpread))
-	return r
+// collectors returns all of an agent's metrics. They describe none in advance: metrics of spread
+// come and go.
+func (s *Stats) collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		collectorFunc(s.collectCounters), collectorFunc(s.collectPlaintext), collectorFunc(s.collectConditions), collectorFunc(s.collectProofs), collectorFunc(s.collectSpread),
+	}
 }
 
 // collectorFunc is an unchecked prometheus.Collector.

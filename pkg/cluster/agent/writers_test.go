@@ -261,7 +261,7 @@ func TestGuardOfExcludedNodeIsNotExported(t *testing.T) {
 	for _, exclude := range []v1alpha1.Exclude{{}, {NodeNames: []string{"a"}}, {}} {
 		a.setMesh(t, v1alpha1.MeshSpec{Cleartext: v1alpha1.CleartextAuto, Exclude: exclude})
 		expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
-		families, err := newRegistry(&a.stats, "test").Gather()
+		families, err := newRegistry(&a.stats).Gather()
 		expect.NoError(t, err)
 		exported := false
 		for _, f := range families {

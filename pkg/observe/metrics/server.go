@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"strings"
 	"syscall"
 	"time"
 
@@ -166,11 +167,24 @@ func (s *Server) handler(c Content) (http.Handler, error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelWarn), MaxRequestsInFlight: maxScrapes,
+		ErrorHandling: promhttp.ContinueOnError, ErrorLog: scrapeLogger{s.cfg.Log}, MaxRequestsInFlight: maxScrapes,
 	}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, "stuck", c.Alive) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, "not ready", c.Ready) })
 	return http.MaxBytesHandler(mux, 0), nil // no request has a body
+}
+
+// scrapeLogger is the log of promhttp. It demotes encoding errors to debug: if a client disconnects, there is one for each
+// remaining metric family, and any client can do that.
+type scrapeLogger struct{ log *slog.Logger }
+
+// Println implements promhttp.Logger.
+func (l scrapeLogger) Println(v ...any) {
+	level := slog.LevelWarn
+	if len(v) > 0 && strings.HasPrefix(fmt.Sprint(v[0]), "error encoding") {
+		level = slog.LevelDebug
+	}
+	l.log.Log(context.Background(), level, "answering a scrape failed", "error", strings.TrimSpace(fmt.Sprintln(v...)))
 }
 
 // answer writes the response to a health check, which succeeds if check is nil.
