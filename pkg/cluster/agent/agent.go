@@ -54,6 +54,7 @@ const retryMin, retryMax = 100 * time.Millisecond, time.Minute
 func New(cfg Config) (*Agent, error) {
 	a := &Agent{
 		cfg:   cfg.withDefaults(),
+		state: stateSyncing,
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[trigger](retryMin, retryMax)),
 	}
 	a.instance = rand.Text()

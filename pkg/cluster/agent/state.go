@@ -2,22 +2,20 @@
 
 package agent
 
-import "fmt"
-
-// state is the source of the desired state that an agent applies.
-type state uint8
+// state says from where an agent has the desired state that it applies.
+type state string
 
 const (
 	// stateSyncing: the informers do not have the whole cluster yet. The persisted state applies.
-	stateSyncing state = iota
+	stateSyncing state = "syncing"
 	// stateResumed: the informers have synced, but the API has not had this node's objects yet. The persisted state applies.
-	stateResumed
+	stateResumed state = "resumed"
 	// stateReconciling: the cluster supplies the desired state.
-	stateReconciling
+	stateReconciling state = "reconciling"
 	// stateHolding: the API does not have this node's objects any more. The last desired state applies.
-	stateHolding
+	stateHolding state = "holding"
 	// stateLeaving: the agent has stopped. It is final.
-	stateLeaving
+	stateLeaving state = "leaving"
 )
 
 // event changes the state of an agent.
@@ -34,7 +32,7 @@ const (
 func (a *Agent) advance(e event) {
 	next := a.state.next(e)
 	if next != a.state {
-		a.cfg.Log.Debug("agent state changed", "from", a.state.String(), "to", next.String(), "desired_state_source", next.source())
+		a.cfg.Log.Debug("agent state changed", "from", a.state, "to", next)
 	}
 	a.state = next
 }
@@ -54,37 +52,5 @@ func (s state) next(e event) state {
 		return stateHolding
 	default:
 		return s
-	}
-}
-
-// source names the source of the desired state, for logs.
-func (s state) source() string {
-	switch s {
-	case stateSyncing, stateResumed:
-		return "saved state"
-	case stateReconciling:
-		return "cluster"
-	case stateHolding:
-		return "last state"
-	default:
-		return "none"
-	}
-}
-
-// String returns the state's name, for logs.
-func (s state) String() string {
-	switch s {
-	case stateSyncing:
-		return "syncing"
-	case stateResumed:
-		return "resumed"
-	case stateReconciling:
-		return "reconciling"
-	case stateHolding:
-		return "holding"
-	case stateLeaving:
-		return "leaving"
-	default:
-		return fmt.Sprintf("state(%d)", uint8(s))
 	}
 }

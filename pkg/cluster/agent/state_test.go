@@ -21,13 +21,3 @@ func TestStateTransitions(t *testing.T) {
 		}
 	}
 }
-
-func TestStateNamesAreDistinct(t *testing.T) {
-	seen := map[string]state{}
-	for s := stateSyncing; s <= stateLeaving+1; s++ {
-		if other, taken := seen[s.String()]; taken {
-			t.Errorf("states %d and %d are both named %s", other, s, s)
-		}
-		seen[s.String()] = s
-	}
-}
