@@ -35,7 +35,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(gv, &RopewalkNode{}, &RopewalkAnnouncement{}, &RopewalkPeer{}, &RopewalkMesh{})
 	for kind, list := range map[string]runtime.Object{
 		Kind: &RopewalkNodeList{}, AnnouncementKind: &RopewalkAnnouncementList{}, PeerKind: &RopewalkPeerList{}, MeshKind: &RopewalkMeshList{},
-	} { // the names of generic types are not those of kinds
+	} { // a generic type has another name than its kind
 		s.AddKnownTypeWithName(gv.WithKind(kind+"List"), list)
 	}
 	metav1.AddToGroupVersion(s, gv)
