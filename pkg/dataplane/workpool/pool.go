@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/busypoll"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 )
 
@@ -52,7 +53,7 @@ func Start(cfg Config) (*Pool, error) {
 			return nil, fmt.Errorf("creating the eventfd of worker %d: %w", i, err)
 		}
 		w := &worker{
-			pool: c, name: "rw-worker" + strconv.Itoa(i), event: fd, wakeValue: [8]byte{1}, busyPoll: cfg.BusyPoll, yields: maxYields,
+			pool: c, name: "rw-worker" + strconv.Itoa(i), event: fd, wakeValue: [8]byte{1}, poller: busypoll.Poller{Busy: cfg.BusyPoll}, yields: maxYields,
 		}
 		c.workers = append(c.workers, w)
 		c.running.Go(w.run)

@@ -30,7 +30,7 @@ type worker struct {
 	name      string
 	event     int     // an eventfd, written to wake a sleeping worker
 	wakeValue [8]byte // the value written to event
-	busyPoll  bool    // see Config
+	poller    busypoll.Poller
 
 	yields     int // before the worker sleeps, between minYields and maxYields
 	clock      threadClock
@@ -88,7 +88,7 @@ func (w *worker) wake() { _, _ = unix.Write(w.event, w.wakeValue[:]) }
 func (w *worker) sleep() {
 	w.asleep.Store(true)
 	if w.ring.Load() == nil && !w.pool.stopping.Load() { // later assignments see asleep and wake the worker
-		if busypoll.Poll([]unix.PollFd{{Fd: int32(w.event), Events: unix.POLLIN}}, w.busyPoll) != nil {
+		if w.poller.Poll([]unix.PollFd{{Fd: int32(w.event), Events: unix.POLLIN}}) != nil {
 			time.Sleep(errorPause)
 		}
 		_, _ = unix.Read(w.event, w.eventCount[:])

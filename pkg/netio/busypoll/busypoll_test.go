@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,30 +27,57 @@ func pipe(t *testing.T) (r, w int) {
 	return fds[0], fds[1]
 }
 
-func both(t *testing.T, f func(t *testing.T, busy bool)) {
-	for name, busy := range map[string]bool{"spinning": true, "blocking": false} {
-		t.Run(name, func(t *testing.T) { f(t, busy) })
+func both(t *testing.T, f func(t *testing.T, p *Poller)) {
+	for name, hot := range map[string]bool{"spinning": true, "blocking": false} {
+		t.Run(name, func(t *testing.T) { f(t, &Poller{Busy: hot, hot: hot}) })
 	}
 }
 
+// TestPollerSpinsAfterFrequentEvents: an event now and then, such as a report, must not have the lane spin for 100 ms each time.
+func TestPollerSpinsAfterFrequentEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w := pipe(t)
+		fds := []unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}
+		if _, err := unix.Write(w, []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		p := Poller{Busy: true}
+		for i, step := range []struct {
+			pause time.Duration // before the event
+			hot   bool
+		}{{0, false}, {time.Second, false}, {recent, false}, {recent - 1, true}, {time.Hour, true}} {
+			time.Sleep(step.pause)
+			if err := p.Poll(fds); err != nil || p.hot != step.hot {
+				t.Errorf("event %d: got error %v, hot %v, want hot %v", i, err, p.hot, step.hot)
+			}
+		}
+		var never Poller
+		for range 2 {
+			if err := never.Poll(fds); err != nil || never.hot {
+				t.Errorf("got error %v, hot %v of a poller that is not busy", err, never.hot)
+			}
+		}
+	})
+}
+
 func TestPollReportsReadyDescriptor(t *testing.T) {
-	both(t, func(t *testing.T, busy bool) {
+	both(t, func(t *testing.T, p *Poller) {
 		first, _ := pipe(t)
 		second, w := pipe(t)
 		if _, err := unix.Write(w, []byte{1}); err != nil {
 			t.Fatal(err)
 		}
 		fds := []unix.PollFd{{Fd: int32(first), Events: unix.POLLIN}, {Fd: int32(second), Events: unix.POLLIN}}
-		if err := Poll(fds, busy); err != nil || fds[0].Revents != 0 || fds[1].Revents != unix.POLLIN {
+		if err := p.Poll(fds); err != nil || fds[0].Revents != 0 || fds[1].Revents != unix.POLLIN {
 			t.Errorf("got error %v, %+v, want no error", err, fds)
 		}
 	})
 }
 
 func TestPollReportsBadDescriptor(t *testing.T) {
-	both(t, func(t *testing.T, busy bool) {
+	both(t, func(t *testing.T, p *Poller) {
 		fds := []unix.PollFd{{Fd: 1 << 30, Events: unix.POLLIN}}
-		if err := Poll(fds, busy); err != nil || fds[0].Revents != unix.POLLNVAL {
+		if err := p.Poll(fds); err != nil || fds[0].Revents != unix.POLLNVAL {
 			t.Errorf("got error %v, %+v, want no error", err, fds)
 		}
 	})
@@ -63,8 +91,8 @@ func TestPollReturnsItsErrors(t *testing.T) {
 	if limit.Cur >= 1<<22 {
 		t.Skip("RLIMIT_NOFILE is too high to exceed")
 	}
-	both(t, func(t *testing.T, busy bool) {
-		if err := Poll(make([]unix.PollFd, limit.Cur+1), busy); !errors.Is(err, unix.EINVAL) {
+	both(t, func(t *testing.T, p *Poller) {
+		if err := p.Poll(make([]unix.PollFd, limit.Cur+1)); !errors.Is(err, unix.EINVAL) {
 			t.Errorf("more descriptors than the process may have: got error %v, want %v", err, unix.EINVAL)
 		}
 	})
@@ -86,11 +114,11 @@ func TestPollForReturnsWithoutEvent(t *testing.T) {
 
 // TestPollWakesWhileSpinningOrBlocking writes at once, and long after the last spin.
 func TestPollWakesWhileSpinningOrBlocking(t *testing.T) {
-	both(t, func(t *testing.T, busy bool) {
+	both(t, func(t *testing.T, p *Poller) {
 		for _, late := range []bool{false, true} {
 			r, w := pipe(t)
 			done := make(chan error)
-			go func() { done <- Poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}, busy) }()
+			go func() { done <- p.Poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}) }()
 			if late {
 				nothing, _ := pipe(t)
 				fds := []unix.PollFd{{Fd: int32(nothing), Events: unix.POLLIN}}
@@ -112,15 +140,22 @@ func TestPollWakesWhileSpinningOrBlocking(t *testing.T) {
 func TestSpinningKeepsProcessorAndBlockingReleasesIt(t *testing.T) {
 	for _, busy := range []bool{true, false} {
 		r, w := pipe(t)
-		spins := 0
+		fds := []unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}
+		done, waiting := make(chan error), reflect.ValueOf(block)
 		if busy {
-			spins = math.MaxInt
+			waiting = reflect.ValueOf(spin)
 		}
-		done := make(chan error)
-		go func() { done <- poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}, spins) }()
+		go func() {
+			if busy {
+				_, err := spin(fds, math.MaxInt)
+				done <- err
+				return
+			}
+			done <- block(fds)
+		}()
 		state := ""
 		for checks := 0; checks < 20 || !busy && state != "syscall"; checks++ {
-			state = stateOf(runtime.FuncForPC(reflect.ValueOf(poll).Pointer()).Name() + "(")
+			state = stateOf(runtime.FuncForPC(waiting.Pointer()).Name() + "(")
 			if busy && state == "syscall" {
 				t.Error("the scheduler saw a system call while spinning")
 				break
@@ -158,7 +193,7 @@ func TestGarbageCollectionRunsWithManyBusyPollers(t *testing.T) {
 	var waiters sync.WaitGroup
 	for range 2 * runtime.GOMAXPROCS(0) {
 		waiters.Go(func() {
-			if err := Poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}, true); err != nil {
+			if err := (&Poller{Busy: true, hot: true}).Poll([]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -173,14 +208,14 @@ func TestGarbageCollectionRunsWithManyBusyPollers(t *testing.T) {
 }
 
 func TestPollDoesNotAllocate(t *testing.T) {
-	both(t, func(t *testing.T, busy bool) {
+	both(t, func(t *testing.T, p *Poller) {
 		r, w := pipe(t)
 		if _, err := unix.Write(w, []byte{1}); err != nil {
 			t.Fatal(err)
 		}
 		if n := testing.AllocsPerRun(100, func() {
 			fds := [1]unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}
-			_ = Poll(fds[:], busy)
+			_ = p.Poll(fds[:])
 		}); n != 0 {
 			t.Errorf("got %v allocations, want 0", n)
 		}

@@ -15,12 +15,12 @@ import (
 
 // queue is one non-blocking descriptor of a TUN device. Readers block in poll(2), together with the stop eventfd.
 type queue struct {
-	fd       int
-	stop     int             // an eventfd, readable once reading must stop
-	deleted  chan<- struct{} // gets a token when the interface was deleted
-	busyPoll bool
-	reading  fdguard.Guard
-	readOr   struct {
+	fd      int
+	stop    int             // an eventfd, readable once reading must stop
+	deleted chan<- struct{} // gets a token when the interface was deleted
+	poller  busypoll.Poller // of the reader
+	reading fdguard.Guard
+	readOr  struct {
 		fds     [2 + MaxReadFDs]unix.PollFd
 		timeout int // in milliseconds
 	}
@@ -39,7 +39,7 @@ type writer struct {
 var _ Queue = (*queue)(nil)
 
 func newQueue(fd, stop int, deleted chan<- struct{}, busyPoll bool) *queue {
-	q := &queue{fd: fd, stop: stop, deleted: deleted, busyPoll: busyPoll, reading: fdguard.New()}
+	q := &queue{fd: fd, stop: stop, deleted: deleted, poller: busypoll.Poller{Busy: busyPoll}, reading: fdguard.New()}
 	q.writer.guard, q.injector.guard, q.readOr.timeout = fdguard.New(), fdguard.New(), readOrTimeout
 	return q
 }
@@ -142,7 +142,7 @@ func (q *queue) drain(bufs [][]byte, sizes []int) (n int) {
 // wait blocks until there may be a train. It returns os.ErrClosed when reading stops or the interface was deleted.
 func (q *queue) wait() error {
 	fds := [2]unix.PollFd{{Fd: int32(q.fd), Events: unix.POLLIN}, {Fd: int32(q.stop), Events: unix.POLLIN}}
-	if err := busypoll.Poll(fds[:], q.busyPoll); err != nil {
+	if err := q.poller.Poll(fds[:]); err != nil {
 		return err
 	}
 	return q.pollResult(fds[:])

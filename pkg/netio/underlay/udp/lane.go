@@ -16,7 +16,7 @@ import (
 type lane struct {
 	port       *Port
 	fd         int
-	busyPoll   bool
+	poller     busypoll.Poller // of the receiver
 	receiving  fdguard.Guard
 	sending    fdguard.Guard
 	rx         *recvBatch
@@ -28,7 +28,7 @@ var _ underlay.Lane = (*lane)(nil)
 
 func newLane(p *Port, fd int, busyPoll bool) *lane {
 	return &lane{
-		port: p, fd: fd, busyPoll: busyPoll, receiving: fdguard.New(), sending: fdguard.New(),
+		port: p, fd: fd, poller: busypoll.Poller{Busy: busyPoll}, receiving: fdguard.New(), sending: fdguard.New(),
 		rx: newRecvBatch(), tx: newSender(p, fd, maxSendBatch),
 	}
 }
@@ -62,7 +62,7 @@ func (l *lane) recv(rx []underlay.Datagrams) (int, error) {
 			return 0, net.ErrClosed
 		case errno == unix.EAGAIN:
 			fds := [...]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(l.port.secondary.stopFD), Events: unix.POLLIN}}
-			if err := busypoll.Poll(fds[:], l.busyPoll); err != nil {
+			if err := l.poller.Poll(fds[:]); err != nil {
 				return 0, err
 			}
 		case errno != unix.EINTR:

@@ -24,6 +24,7 @@ type lane struct {
 	laneSocket atomic.Pointer[laneSocket]
 	receiving  fdguard.Guard
 	sending    fdguard.Guard
+	poller     busypoll.Poller // of the receiver
 	rx         receiver
 	tx         *sender
 }
@@ -36,7 +37,8 @@ func newLane(p *Port, slow waiter, index, lanes int) (*lane, error) {
 		return nil, fmt.Errorf("opening an eventfd: %w", err)
 	}
 	return &lane{
-		port: p, udp: slow, wakeFD: bell, receiving: fdguard.New(), sending: fdguard.New(), tx: newSender(p, index, lanes),
+		port: p, udp: slow, wakeFD: bell, receiving: fdguard.New(), sending: fdguard.New(),
+		poller: busypoll.Poller{Busy: p.busyPoll}, tx: newSender(p, index, lanes),
 	}, nil
 }
 
@@ -199,7 +201,7 @@ func (l *lane) poll(c *laneSocket, fds []unix.PollFd, limit time.Duration) error
 		if limit > 0 {
 			return busypoll.PollFor(fds, limit)
 		}
-		return busypoll.Poll(fds, l.port.busyPoll)
+		return l.poller.Poll(fds)
 	}
 	if err := c.socket.KickTx(); c.recordError(err) {
 		notify(l.port.wake)
