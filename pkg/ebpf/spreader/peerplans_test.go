@@ -194,6 +194,20 @@ func TestInvalidChangeKeepsPreviousConfig(t *testing.T) {
 	}
 }
 
+// TestBoundPortKeepsPlan: any user of the host may bind a port of the tunnel. It was free when the tunnel took it.
+func TestBoundPortKeepsPlan(t *testing.T) {
+	r := newRig(t)
+	cfg := r.here.config()
+	there := netip.AddrPortFrom(thereAddr, port)
+	cfg.Peers, cfg.PeerPlans = []netip.AddrPort{there}, map[netip.AddrPort][]uint16{there: {61900, 61003}}
+	r.here.attach(cfg)
+	r.here.socket(61900)
+	r.here.attach(cfg)
+	if lanes := r.here.status().Tunnels[0].Peers[0].Lanes; len(lanes) != 2 || lanes[0].Port != 61900 {
+		t.Errorf("got %d lanes, the first %+v, want those of the plan", len(lanes), lanes[0])
+	}
+}
+
 // TestPlannedPortsAppearOnWire: flows to a peer use exactly the ports of its plan.
 func TestPlannedPortsAppearOnWire(t *testing.T) {
 	r := newRig(t)

@@ -239,7 +239,9 @@ func (pl *plan) choosePorts(p pins, known history) error {
 	}
 	taken := portOwners{}
 	for port := range pl.owners {
-		taken[port] = "a UDP socket of this host"
+		if !slices.Contains(current, port) { // the tunnel had it first
+			taken[port] = "a UDP socket of this host"
+		}
 	}
 	for _, t := range others {
 		for _, port := range t.Lanes {

@@ -92,7 +92,7 @@ func (o portOwners) firstTakenOf(ports []uint16) (uint16, string) {
 func (o portOwners) chooseLanePorts(cfg Config, current []uint16) ([]uint16, error) {
 	if cfg.PortPlan != nil {
 		for _, p := range cfg.PortPlan {
-			if who := o[p]; who != "" && !slices.Contains(current, p) {
+			if who := o[p]; who != "" {
 				return nil, fmt.Errorf("planned port %d belongs to %s; the peer must plan other ports", p, who)
 			}
 		}
