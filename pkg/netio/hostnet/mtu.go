@@ -3,11 +3,9 @@
 package hostnet
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -114,18 +112,40 @@ func limitedByAdvertisement(mtu int, r *netlink.Route) (int, error) {
 // there is none, it takes the best IPv6 default route. Without any, the error is ErrNoRoute.
 func DefaultRouteMTU() (int, error) {
 	for _, family := range Families() {
-		routes, err := listRoutes(family, MainTable)
+		best, err := defaultRoute(family)
 		if err != nil {
 			return 0, err
 		}
-		routes = slices.DeleteFunc(routes, func(r netlink.Route) bool { return !isDefault(&r) })
-		if len(routes) == 0 {
-			continue
+		if best != nil {
+			return routeMTU(best)
 		}
-		best := slices.MinFunc(routes, func(a, b netlink.Route) int { return cmp.Compare(a.Priority, b.Priority) })
-		return routeMTU(&best)
 	}
 	return 0, fmt.Errorf("looking up the default route: %w", ErrNoRoute)
+}
+
+// DefaultRouteDevice returns the device of the best default route in the main table, or of its
+// first next hop. It is empty if there is none.
+func DefaultRouteDevice(family Family) string {
+	best, err := defaultRoute(family)
+	if err != nil || best == nil {
+		return ""
+	}
+	l, err := netlink.LinkByIndex(nextHopLinks(best)[0])
+	if err != nil { // removed meanwhile
+		return ""
+	}
+	return l.Attrs().Name
+}
+
+// defaultRoute returns the best default route in the main table, or nil.
+func defaultRoute(family Family) (best *netlink.Route, err error) {
+	routes, err := listRoutes(family, MainTable)
+	for i := range routes {
+		if isDefault(&routes[i]) && (best == nil || routes[i].Priority < best.Priority) {
+			best = &routes[i]
+		}
+	}
+	return best, err
 }
 
 // isDefault reports whether r is a unicast default route. `unreachable default` is not.

@@ -70,15 +70,25 @@ func TestPathMTUWithoutRouteReturnsErrNoRoute(t *testing.T) {
 	}
 }
 
-func TestDefaultRouteMTUUsesLowestMetric(t *testing.T) {
+func TestDefaultRouteWithLowestMetricWins(t *testing.T) {
 	twoUplinks(t)
-	addVia(t, "0.0.0.0/0", "192.0.2.1", 0, 200)
-	if got, err := DefaultRouteMTU(); err != nil || got != 1400 {
-		t.Errorf("got %d, %v, want 1400", got, err)
+	check := func(wantMTU int, wantDevice string) {
+		t.Helper()
+		if got, err := DefaultRouteMTU(); err != nil || got != wantMTU {
+			t.Errorf("got %d, %v, want %d", got, err, wantMTU)
+		}
+		if got := DefaultRouteDevice(IPv4); got != wantDevice {
+			t.Errorf("got device %q, want %q", got, wantDevice)
+		}
 	}
+	addVia(t, "0.0.0.0/0", "192.0.2.1", 0, 200)
+	check(1400, "u0")
 	addVia(t, "0.0.0.0/0", "198.51.100.1", 0, 100)
-	if got, err := DefaultRouteMTU(); err != nil || got != 1300 {
-		t.Errorf("got %d, %v, want 1300", got, err)
+	check(1300, "w0")
+	expect.NoError(t, netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("0.0.0.0/0")), Type: unix.RTN_UNREACHABLE, Priority: 1}))
+	check(1300, "w0")
+	if got := DefaultRouteDevice(IPv6); got != "" {
+		t.Errorf("IPv6: got device %q, want none", got)
 	}
 }
 
@@ -103,6 +113,9 @@ func TestDefaultRouteMTUUsesSmallestNextHopMTU(t *testing.T) {
 	}
 	if got, err := DefaultRouteMTU(); err != nil || got != 1300 {
 		t.Errorf("got %d, %v, want 1300", got, err)
+	}
+	if got := DefaultRouteDevice(IPv4); got != "u0" {
+		t.Errorf("got device %q, want u0, of the first next hop", got)
 	}
 }
 

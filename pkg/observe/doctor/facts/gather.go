@@ -63,7 +63,7 @@ func Gather(ctx context.Context, o Options) (*Facts, error) {
 		s.readThreaded(f.Tunnels)
 		readReplaced(f.Tunnels)
 	}
-	devices := s.underlayDevices(f.Tunnels)
+	devices := underlayDevices(f.Tunnels)
 	if len(o.Devices) > 0 {
 		devices = nil
 		for _, name := range o.Devices {

@@ -28,7 +28,7 @@ type candidate struct {
 }
 
 // underlayDevices finds the devices of the default routes and of the routes to all peers, without the tunnels themselves.
-func (s source) underlayDevices(tunnels []Tunnel) []candidate {
+func underlayDevices(tunnels []Tunnel) []candidate {
 	var list []candidate
 	add := func(name, why string) {
 		isTunnel := slices.ContainsFunc(tunnels, func(t Tunnel) bool { return t.Name == name })
@@ -43,8 +43,8 @@ func (s source) underlayDevices(tunnels []Tunnel) []candidate {
 			add(hostnet.EgressDeviceName(to, p.Endpoint.Scope, t.Mark), fmt.Sprintf("route to peer of %s, %s", t.Name, to))
 		}
 	}
-	add(s.defaultRoute("proc/thread-self/net/route", parseRoute4), "default route")
-	add(s.defaultRoute("proc/thread-self/net/ipv6_route", parseRoute6), "IPv6 default route")
+	add(hostnet.DefaultRouteDevice(hostnet.IPv4), "default route")
+	add(hostnet.DefaultRouteDevice(hostnet.IPv6), "IPv6 default route")
 	return list
 }
 

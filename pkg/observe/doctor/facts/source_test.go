@@ -229,7 +229,6 @@ func TestMalformedFilesStayWithinBounds(t *testing.T) {
 				t.Errorf("%s: got %d CPUs, want at most %d", queue, len(cpus), maxCPUs)
 			}
 		}
-		s.defaultRoute("proc/interrupts", parseRoute4)
 		f := &Facts{}
 		s.readNetwork(f)
 		s.clock(time.Now())
@@ -280,40 +279,6 @@ func TestMissingFileReturnsErrNotExist(t *testing.T) {
 	if _, err := sourceOf(nil).text("proc/x"); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
-}
-
-func TestDefaultRouteWithLowestMetricWins(t *testing.T) {
-	s := sourceOf(map[string]string{
-		"r4": `Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask		MTU	Window	IRTT
-eth1	00000000	0200A8C0	0003	0	0	600	00000000	0	0	0
-eth0	00000000	0200A8C0	0003	0	0	100	00000000	0	0	0
-*	00000000	00000000	0201	0	0	1	00000000	0	0	0
-eth2	00000000	00000000	0001	0	0	0	000000FF	0	0	0
-`,
-		"r6": strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " ffffffff 00000001 00000000 00200200       lo\n" +
-			strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " 00 fe80" + strings.Repeat("0", 28) + " 00000400 00000001 00000000 00000003     eth3\n",
-		"bad": "eth0 00000000\nx y z\n\n",
-	})
-	for path, want := range map[string]string{"r4": "eth0", "bad": "", "none": ""} {
-		if got := s.defaultRoute(path, parseRoute4); got != want {
-			t.Errorf("%s: got %q, want %q", path, got, want)
-		}
-	}
-	if got := s.defaultRoute("r6", parseRoute6); got != "eth3" {
-		t.Errorf("IPv6: got %q, want %q", got, "eth3")
-	}
-}
-
-func FuzzParseRoutes(f *testing.F) {
-	f.Add("eth0 00000000 0200A8C0 0003 0 0 100 00000000 0 0 0")
-	f.Add("0 00 0 00 0 400 1 0 3 eth3")
-	f.Fuzz(func(t *testing.T, line string) {
-		for _, parse := range []func([]string) (route, bool){parseRoute4, parseRoute6} {
-			if r, ok := parse(strings.Fields(line)); ok && r.device == "" {
-				t.Errorf("%q: got %+v", line, r)
-			}
-		}
-	})
 }
 
 func FuzzParseList(f *testing.F) {

@@ -4,7 +4,6 @@ package facts
 
 import (
 	"net/netip"
-	"os"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -78,7 +77,7 @@ func TestLinkLocalPeerLeadsToNICOfItsScope(t *testing.T) {
 		err := here.Do(func() error {
 			var tunnel Tunnel
 			tunnel.setStatus(config.Status{Peers: []config.PeerStatus{{Endpoint: endpoint}}})
-			got = source{os.DirFS("/")}.underlayDevices([]Tunnel{tunnel})
+			got = underlayDevices([]Tunnel{tunnel})
 			return nil
 		})
 		if err != nil || len(got) != 1 || got[0].device != device {
