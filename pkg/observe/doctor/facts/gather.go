@@ -91,7 +91,7 @@ func (s source) readNetwork(f *Facts) {
 	for _, key := range sysctls(f) {
 		f.Sysctls[key] = result(s.text("proc/sys/" + key))
 	}
-	list, err := s.sockets()
+	list, err := sockets()
 	s.setOwners(list, func(k Socket) bool { return slices.Contains(ports(f), k.Addr.Port()) })
 	f.Sockets = result(list, err)
 }

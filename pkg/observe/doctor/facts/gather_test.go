@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -164,19 +163,17 @@ func TestGatherReportsForeignXDPProgram(t *testing.T) {
 
 func TestGatherFindsOwnerOfPort(t *testing.T) {
 	enterNamespace(t)
-	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	_, text, _ := net.SplitHostPort(c.LocalAddr().String())
-	port, err := strconv.ParseUint(text, 10, 16)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := gather(t, Options{Pre: true, Port: uint16(port)})
-	if s := f.Sockets.Value; f.Sockets.Err != nil || len(s) != 1 || s[0].PID != os.Getpid() || s[0].Addr.Port() != uint16(port) {
-		t.Errorf("got %+v", f.Sockets)
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		c, err := net.ListenPacket("udp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := netip.MustParseAddrPort(c.LocalAddr().String())
+		f := gather(t, Options{Pre: true, Port: addr.Port()})
+		if s := f.Sockets.Value; f.Sockets.Err != nil || len(s) != 1 || s[0].PID != os.Getpid() || s[0].Addr != addr {
+			t.Errorf("got %+v, want a socket at %s", f.Sockets, addr)
+		}
+		c.Close()
 	}
 }
 
@@ -275,8 +272,8 @@ func TestGatherFailsForUnknownNames(t *testing.T) {
 func TestGatherSucceedsOnEmptyHost(t *testing.T) {
 	enterNamespace(t)
 	f := gather(t, Options{Pre: true, Root: os.DirFS(t.TempDir())})
-	if f.Sysctls[BPFJIT].Err == nil || f.Process.Capabilities.Err == nil || f.Sockets.Err == nil || f.CPU.Online.Err == nil {
-		t.Errorf("got %+v, want Sysctls[BPFJIT].Err non-nil, Process.Capabilities.Err non-nil, Sockets.Err non-nil, CPU.Online.Err non-nil", f)
+	if f.Sysctls[BPFJIT].Err == nil || f.CPU.Online.Err == nil {
+		t.Errorf("got %+v, want Sysctls[BPFJIT].Err non-nil, CPU.Online.Err non-nil", f)
 	}
 }
 
