@@ -53,7 +53,7 @@ func (s source) irqNumbers(device string) ([]int, error) {
 		}
 		dir = path.Dir(dir)
 	}
-	return nil, fmt.Errorf("finding the IRQs of %s (msi_irqs of the device and its parents in /sys): %w", device, errMissing)
+	return nil, fmt.Errorf("finding the IRQs of %s (msi_irqs of the device and its parents in /sys): no such entry", device)
 }
 
 func integers(names []string) []int {

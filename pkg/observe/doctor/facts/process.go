@@ -3,20 +3,17 @@
 package facts
 
 import (
-	"errors"
 	"fmt"
-	"strconv"
-	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 )
 
-var errMissing = errors.New("no such entry")
-
 func (s source) process() Process {
 	p := Process{
-		Capabilities: result(s.capabilities()),
-		Memlock:      result(s.memlock()),
+		Capabilities: result(capabilities()),
+		Memlock:      result(memlock()),
 		BPFFS:        result(hook.MountedBPFFS()),
 	}
 	if s.has("usr/bin/ropewalk-agent") && s.has("dev/termination-log") { // a container of a pod, made from the image of ropewalk-agent
@@ -31,46 +28,21 @@ func (s source) has(path string) bool {
 	return err == nil && found
 }
 
-// capabilities reads CapEff from /proc/thread-self/status (proc_pid_status(5)).
-func (s source) capabilities() (uint64, error) {
-	text, err := s.text("proc/thread-self/status")
-	if err != nil {
-		return 0, err
+// capabilities returns the thread's effective capabilities.
+func capabilities() (uint64, error) {
+	var data [2]unix.CapUserData // low and high words
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return 0, fmt.Errorf("reading the capabilities: %w", err)
 	}
-	for line := range strings.Lines(text) {
-		value, ok := strings.CutPrefix(line, "CapEff:")
-		if !ok {
-			continue
-		}
-		caps, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
-		if err != nil {
-			return 0, fmt.Errorf("reading /proc/thread-self/status: invalid capabilities %q", shorten(value))
-		}
-		return caps, nil
-	}
-	return 0, fmt.Errorf("reading the capabilities in /proc/thread-self/status: %w", errMissing)
+	return uint64(data[1].Effective)<<32 | uint64(data[0].Effective), nil
 }
 
-// memlock reads the soft limit.
-func (s source) memlock() (uint64, error) {
-	text, err := s.text("proc/self/limits")
-	if err != nil {
-		return 0, err
+// memlock returns the soft limit.
+func memlock() (uint64, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		return 0, fmt.Errorf("reading RLIMIT_MEMLOCK: %w", err)
 	}
-	for line := range strings.Lines(text) {
-		rest, ok := strings.CutPrefix(line, "Max locked memory")
-		fields := strings.Fields(rest)
-		if !ok || len(fields) == 0 {
-			continue
-		}
-		if fields[0] == "unlimited" {
-			return NoLimit, nil
-		}
-		n, err := strconv.ParseUint(fields[0], 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("reading /proc/self/limits: invalid limit %q", shorten(fields[0]))
-		}
-		return n, nil
-	}
-	return 0, fmt.Errorf("reading Max locked memory in /proc/self/limits: %w", errMissing)
+	return limit.Cur, nil
 }
