@@ -15,7 +15,7 @@ import (
 )
 
 // errNoInterface means that no interface has an address of the node.
-var errNoInterface = errors.New("no interface of this host has any of the node's addresses: set the MTU (--mtu, or spec.mtu)")
+var errNoInterface = errors.New("no interface of this host has any of the node's addresses: set mtu of its pool in the RopewalkMesh")
 
 // configureInterface implements Network.SetInterface. One address of each pod prefix is the source
 // of the node's own packets to other nodes' pods: they accept no other. It is checked on each

@@ -294,7 +294,7 @@ func (c *checker) checkMTUs() {
 		}
 		if n.Reported.MTU != usual {
 			c.add(Warning, "mtu", n.Name, fmt.Sprintf("its MTU is %d, that of most others %d: packets that fit one end may not fit the other",
-				n.Reported.MTU, usual), "set spec.mtu of all nodes to the smallest one")
+				n.Reported.MTU, usual), "set mtu of all pools of the RopewalkMesh to the smallest one")
 		}
 	}
 }
