@@ -21,7 +21,6 @@ func (m *metricsFlags) duringSpread(ctx context.Context, log *slog.Logger, f fun
 	defer s.close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	status := func(ctx context.Context) ([]spreader.DeviceStatus, error) { return new(spreader.Host).Status(ctx, "") }
-	s.start(ctx, metrics.Content{Version: version, Collectors: []prometheus.Collector{metrics.NewSpreadCollector(status)}})
+	s.start(ctx, metrics.Content{Version: version, Collectors: []prometheus.Collector{metrics.NewSpreadCollector(new(spreader.Host).StatusForMetrics)}})
 	return f()
 }

@@ -91,7 +91,7 @@ func (s *spreadReconciler) findTunnel(requested uint16) (port uint16, tunnels []
 
 // devices returns the attached devices. It is safe for concurrent use.
 func (s *spreadReconciler) devices(ctx context.Context) ([]spreader.DeviceStatus, error) {
-	return s.host.Status(ctx, "")
+	return s.host.StatusForMetrics(ctx)
 }
 
 // unchangedResult returns the last status, for when the tunnel cannot be read: attached programs stay attached.

@@ -135,8 +135,8 @@ func (p pins) removeFilters(wanted []device) error {
 	return errors.Join(errs...)
 }
 
-// filterStatus returns the status of the filter, and its problems.
-func (p pins) filterStatus() (st FilterStatus, problems []string) {
+// filterDevices returns the devices with the filter, sorted, and problems. It takes some system calls for each device.
+func (p pins) filterDevices() (devices, problems []string) {
 	f := p.filters()
 	names, err := f.devices()
 	if err != nil {
@@ -148,24 +148,28 @@ func (p pins) filterStatus() (st FilterStatus, problems []string) {
 			continue // a container may end at any time
 		}
 		if at, err := f.hook(name, index, hook.Ingress, hook.Best).Status(); err == nil && at.State == hook.Attached {
-			st.Devices = append(st.Devices, name)
+			devices = append(devices, name)
 		} else {
 			problems = append(problems, fmt.Sprintf("the filter of ICMP errors is not attached to %s: attach again, or keep `ropewalk spread attach --watch` running", name))
 		}
 	}
-	slices.Sort(st.Devices)
+	slices.Sort(devices)
+	return devices, problems
+}
+
+// filterDropped returns the number of packets that the filter has dropped, and problems.
+func (p pins) filterDropped() (dropped uint64, problems []string) {
 	s, err := programs.OpenState(p.filterState())
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
 	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			problems = append(problems, fmt.Sprintf("the counter of the filter of ICMP errors cannot be read: %v", err))
-		}
-		return st, problems
+		return 0, []string{fmt.Sprintf("the counter of the filter of ICMP errors cannot be read: %v", err)}
 	}
 	defer s.Close()
 	counters, err := s.Counters()
 	if err != nil {
-		problems = append(problems, err.Error())
+		problems = []string{err.Error()}
 	}
-	st.Dropped = counters[programs.EventFragmentationNeeded] + counters[programs.EventTooManyTags]
-	return st, problems
+	return counters[programs.EventFragmentationNeeded] + counters[programs.EventTooManyTags], problems
 }

@@ -128,6 +128,30 @@ func TestRemovedFilterLeavesSpread(t *testing.T) {
 	r.here.clean()
 }
 
+// TestMetricsReadNoFilterOfDevices: a host has one for each container.
+func TestMetricsReadNoFilterOfDevices(t *testing.T) {
+	r := newRig(t)
+	pod := r.plugPod()
+	r.here.attach(r.here.config())
+	if r.here.filterStatus(pod).State == hook.Detached {
+		t.Skip("needs tcx (Linux 6.6)")
+	}
+	var forMetrics []DeviceStatus
+	r.here.do(func() (err error) {
+		p, err := pinsIn(r.fs)
+		pin := p.filters().hook(pod, deviceIndex(pod), hook.Ingress, hook.Best).Pin
+		expect.NoError(t, errors.Join(err, os.Remove(pin), os.Mkdir(pin, 0o700)))
+		forMetrics, err = r.here.host.StatusForMetrics(r.Context())
+		return err
+	})
+	if st := r.here.status(); len(st.Problems) != 1 || !strings.Contains(st.Problems[0], pod) {
+		t.Errorf("got problems %q in the status, want one of the container's device", st.Problems)
+	}
+	if len(forMetrics) != 1 || len(forMetrics[0].Problems) != 0 || len(forMetrics[0].Filter.Devices) != 0 || len(forMetrics[0].Counters) == 0 {
+		t.Errorf("got %+v for metrics, want the counters, and no device with a filter", forMetrics)
+	}
+}
+
 // TestRefusedReplacementKeepsFilter: it failed to replace a filter that works.
 func TestRefusedReplacementKeepsFilter(t *testing.T) {
 	r := newRig(t)

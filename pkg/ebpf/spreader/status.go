@@ -108,6 +108,16 @@ type LaneStatus struct {
 // Status returns the status of a device, or of all devices in the network namespace if device is empty. It returns an
 // empty slice if nothing is attached. It changes and mounts nothing.
 func (h *Host) Status(ctx context.Context, device string) ([]DeviceStatus, error) {
+	return h.status(ctx, device, pins.filterDevices)
+}
+
+// StatusForMetrics returns the status of all devices without the devices of the error filter and their problems: a host with many containers has many,
+// each of which takes system calls. Otherwise it equals Status.
+func (h *Host) StatusForMetrics(ctx context.Context) ([]DeviceStatus, error) {
+	return h.status(ctx, "", func(pins) (devices, problems []string) { return nil, nil })
+}
+
+func (h *Host) status(ctx context.Context, device string, filterDevices func(pins) (devices, problems []string)) ([]DeviceStatus, error) {
 	p, unlock, err := h.openMounted(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return []DeviceStatus{}, nil
@@ -125,7 +135,12 @@ func (h *Host) Status(ctx context.Context, device string) ([]DeviceStatus, error
 	if err != nil {
 		return nil, err
 	}
-	filter, filterProblems := p.filterStatus()
+	var filter FilterStatus
+	var problems []string
+	filter.Dropped, problems = p.filterDropped()
+	var ofDevices []string
+	filter.Devices, ofDevices = filterDevices(p)
+	problems = append(problems, ofDevices...)
 	all := []DeviceStatus{}
 	for _, name := range names {
 		if device != "" && device != name {
@@ -135,7 +150,7 @@ func (h *Host) Status(ctx context.Context, device string) ([]DeviceStatus, error
 		if findErr != nil {
 			st.problem("the tunnels cannot be listed: %v", findErr)
 		}
-		st.Filter, st.Problems = filter, append(st.Problems, filterProblems...)
+		st.Filter, st.Problems = filter, append(st.Problems, problems...)
 		all = append(all, st)
 	}
 	return all, nil
