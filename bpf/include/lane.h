@@ -155,7 +155,8 @@ INLINE u32 choose_lane(struct counters *cpu, struct peer *peer, u32 lanes, u32 f
 	next = tick << ENTRY_TICK | owner | lane;
 	if (packed != next)
 		*entry = next;
-	lane %= lanes;
+	if (lane >= lanes)
+		lane %= lanes;
 	if (is_open(peer, lane_at(peer, lane)))
 		return lane;
 	count(cpu, EVENT_PORT_BLOCKED, 1);

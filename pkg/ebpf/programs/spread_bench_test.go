@@ -4,6 +4,7 @@ package programs
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -120,7 +121,8 @@ func swapPorts(b *testing.B, s *Spread) {
 		own.ListenPort.Raw = networkOrder(to)
 		expect.NoError(b, s.maps.LocalPorts.Put(&port, &own))
 		for _, peer := range []string{them4, them6} {
-			key, value := sourceKey(to, endpoint(peer).Addr()), spreadSource{First: 61000 + uint16(i), Last: 61000 + uint16(i), Proved: 1}
+			key, value := sourceKey(to, endpoint(peer).Addr()), spreadSource{First: 61000 + uint16(i), Last: 61000 + uint16(i), Proved: 1, HeardAt: math.MaxInt64}
+			value.Heard[61000%MaxGather/64] = ^uint64(0)
 			value.EndpointPort.Raw = networkOrder(61000 + other)
 			expect.NoError(b, s.maps.Sources.Put(&key, &value))
 		}
