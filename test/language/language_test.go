@@ -13,12 +13,9 @@ import (
 // root is the repository.
 const root = "../.."
 
-// unfinished are the directories whose sentences are not checked yet. The list only shrinks.
-var unfinished = []string{"pkg/ebpf"}
-
 func TestRepositoryFollowsTheLanguageRules(t *testing.T) {
 	rules := readRules(t)
-	files, left := 0, map[string]int{}
+	files := 0
 	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -48,11 +45,8 @@ func TestRepositoryFollowsTheLanguageRules(t *testing.T) {
 		if !hasSentences(name) {
 			return nil
 		}
-		dir := directoryOf(filepath.ToSlash(name), unfinished)
 		for _, f := range Sentences(kind, text) {
-			if left[dir]++; dir == "" {
-				t.Errorf("%s:%d: %q: use %s", name, f.Line, f.Text, f.Instead)
-			}
+			t.Errorf("%s:%d: %q: use %s", name, f.Line, f.Text, f.Instead)
 		}
 		return nil
 	})
@@ -62,21 +56,6 @@ func TestRepositoryFollowsTheLanguageRules(t *testing.T) {
 	if files < 500 {
 		t.Errorf("checked only %d files", files)
 	}
-	for _, dir := range unfinished {
-		if left[dir] == 0 {
-			t.Errorf("all sentences of %s are good: remove it from unfinished", dir)
-		}
-	}
-}
-
-// directoryOf returns the first of the directories that has the file called name, "" if none has it.
-func directoryOf(name string, dirs []string) string {
-	for _, dir := range dirs {
-		if strings.HasPrefix(name, dir+"/") {
-			return dir
-		}
-	}
-	return ""
 }
 
 // skipDir reports whether a directory holds no text of the project.

@@ -114,14 +114,3 @@ func TestSentencesOfTestsAndChangelogAreNotChecked(t *testing.T) {
 		}
 	}
 }
-
-func TestDirectoryOfFile(t *testing.T) {
-	dirs := []string{"docs", "pkg/tunnel"}
-	for name, want := range map[string]string{
-		"docs/a.md": "docs", "docs/dev/a.md": "docs", "docsmith/a.md": "", "pkg/tunnel/device/a.go": "pkg/tunnel", "pkg/tunnel.go": "", "README.md": "",
-	} {
-		if got := directoryOf(name, dirs); got != want {
-			t.Errorf("%s: got %q, want %q", name, got, want)
-		}
-	}
-}

@@ -19,11 +19,11 @@ import (
 )
 
 // Guard is the guard of a network namespace. Its methods work in the namespace of the calling
-// thread, which must be that of Open. They must not be called at the same time, nor by two
-// processes.
+// thread, which must be the namespace where Open was called. They must not be called at the same
+// time, nor by two processes.
 //
-// SetPrefixes and SetStrict take effect at once, for attached programs too. Counts go on from
-// those of earlier processes.
+// SetPrefixes and SetStrict take effect at once, for attached programs too. Counts go on from the
+// counts of earlier processes.
 type Guard struct {
 	*programs.Guard
 	pins pins
@@ -68,10 +68,10 @@ func Open(bpffs string) (*Guard, error) {
 }
 
 // Attach attaches the programs to the tunnel and to all devices by which packets may leave the
-// node, in front of the programs of others, and removes the pins of devices that are gone. Call
-// it again after each change of links and addresses, and from time to time: another program may
-// have come in front. Present programs are replaced without gap, and not at all if they are this
-// Guard's and in front.
+// node, in front of other programs. It removes the pins of devices that are gone. Call it again
+// after each change of links and addresses, and from time to time: another program may have come
+// in front. Present programs are replaced without gap, and not at all if they are this Guard's
+// and in front.
 //
 // It returns the devices to which a program is attached, also with an error, which names the
 // others.
@@ -116,7 +116,7 @@ func (g *Guard) attachTo(d device, tunnel bool) (Attached, error) {
 }
 
 // putInFront attaches the program, unless it is attached in front already. If it is attached
-// behind another program, a copy comes in front of that before it is detached: a device takes
+// behind another program, a copy comes in front of that before it is detached. A device takes
 // each tcx program only once.
 func (g *Guard) putInFront(h hook.Hook, d device, tunnel bool) error {
 	p := programFor(g.Guard, d, tunnel)

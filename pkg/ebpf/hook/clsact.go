@@ -16,9 +16,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
-// handles are the handles of this package's filters. Other programs choose small ones, such as 1. There are two, so that a
-// filter can be added in front of others before the present one is removed: of several filters with one priority the newest
-// runs first (cls_bpf_change of Linux).
+// handles are the handles of this package's filters. Other programs choose small ones, such as 1.
+// There are two, so that a filter can be added in front of others before the present one is
+// removed. The newest filter of a priority runs first (cls_bpf_change of Linux).
 var handles = [...]uint32{0x7277, 0x7278}
 
 // filter is a program attached by a filter on a clsact qdisc.
@@ -200,8 +200,9 @@ func (h Hook) createFilter(p *ebpf.Program) error {
 	return errors.Join(fmt.Errorf("attaching to the %s hook (clsact): %w", h.AttachPoint, err), h.removeQdisc())
 }
 
-// addFilter adds the filter in front of all others, and then removes the present one, also one without a pin, as a process
-// leaves it that is killed before it can pin it. pinned is that of putFilter.
+// addFilter adds the filter in front of all others, and then removes the present one, also if it
+// has no pin. A process that is killed before it can pin the filter leaves it so. pinned is as
+// for putFilter.
 func (h Hook) addFilter(p, pinned *ebpf.Program) error {
 	own, err := h.ownFilters()
 	if err != nil {
@@ -222,8 +223,9 @@ func (h Hook) addFilter(p, pinned *ebpf.Program) error {
 	return h.deleteFilters(at)
 }
 
-// putFilter pins the program, in place of the pinned one if that is not nil, and then adds the filter at that place or
-// atomically replaces it (cls_bpf_change). On failure it restores the pin.
+// putFilter pins the program, in place of the pinned one if that is not nil. It then adds the
+// filter at that place, or atomically replaces it (cls_bpf_change). On failure it restores the
+// pin.
 func (h Hook) putFilter(p, pinned *ebpf.Program, at place) error {
 	if err := replacePin(p, h.Pin); err != nil {
 		return err

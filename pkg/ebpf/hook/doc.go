@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hook, ropewalk's own, attaches eBPF programs to network devices so that they outlive the
-// process. It uses tcx links if the kernel supports them (Linux 6.6), filters on a clsact qdisc
-// otherwise, and XDP links. Attachments are pinned in a BPF file system, which is their only
-// record. The package does not depend on what the programs do.
+// Package hook, ropewalk's own, attaches eBPF programs to network devices so that they outlive
+// the process. It uses tcx links if the kernel supports them (Linux 6.6), filters on a clsact
+// qdisc otherwise, and XDP links. Attachments are pinned in a BPF file system, which is their
+// only record. The package does not depend on the programs' purpose.
 //
 // Every function works in the network namespace of the calling thread and keeps no state. The caller must prevent two
 // processes from changing the same hook at the same time.

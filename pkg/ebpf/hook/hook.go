@@ -97,10 +97,12 @@ type Status struct {
 	Other ebpf.ProgramID
 }
 
-// Attach attaches the program. A program that is already attached by this hook is replaced atomically: every packet is
-// handled by exactly one of them. If another program has come in front of it, the new one is attached in front of that before
-// the old one is detached: in between, packets may be handled by both. With TCX it must not be the old one then. If the hook's
-// state is Defunct, OnOtherDevice or Replaced, it is detached first. The program may be closed afterwards.
+// Attach attaches the program. A program that is already attached by this hook is replaced
+// atomically: every packet is handled by exactly one of them. If another program has come in
+// front of it, the new one is attached in front of that before the old one is detached. In
+// between, packets may be handled by both. With TCX it must not be the old one then. If the
+// hook's state is Defunct, OnOtherDevice or Replaced, it is detached first. The program may be
+// closed afterwards.
 //
 // Errors wrap a *BusyError if another program occupies the attach point, and ebpf.ErrNotSupported if the kernel does not
 // support the hook. A failed Attach adds nothing, and the previous program keeps running. The exception is a program that

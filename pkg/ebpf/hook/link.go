@@ -61,8 +61,9 @@ func (l *xdpOrTCXLink) status(h Hook) (Status, error) {
 	return st, nil
 }
 
-// runs reports whether the device, in this network namespace, runs a program. The index in a link's info is that of the device's own namespace,
-// where it may have been moved to, and another device may have it here.
+// runs reports whether the device, in this network namespace, runs a program. The index in a
+// link's info counts in the device's own namespace, where it may have been moved to. Another
+// device may have that index here.
 func (h Hook) runs(id ebpf.ProgramID) bool {
 	if h.AttachPoint != XDP {
 		result, err := link.QueryPrograms(link.QueryOptions{Target: h.Device, Attach: h.tcxType()})

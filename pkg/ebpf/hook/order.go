@@ -20,7 +20,7 @@ type Neighbour struct {
 	Program ebpf.ProgramID
 	// Name is the name of the filter or else its type. Of a tcx program it is the program's name, empty without CAP_SYS_ADMIN.
 	Name string
-	// Priority is that of a filter.
+	// Priority is a filter's.
 	Priority uint16
 }
 
@@ -67,8 +67,8 @@ func (h Hook) InFront() (bool, error) {
 	return !slices.ContainsFunc(before, func(n Neighbour) bool { return n.Kind == Clsact && n.Priority >= best }), err
 }
 
-// bestPriority returns the highest priority at which this package can add a filter: all filters of one priority have the same
-// type and protocol (tcf_chain_tp_find of Linux).
+// bestPriority returns the highest priority at which this package can add a filter. All filters
+// of one priority have the same type and protocol (tcf_chain_tp_find of Linux).
 func bestPriority(filters []netlink.Filter) uint16 {
 	for priority := uint16(1); ; priority++ {
 		other := func(f netlink.Filter) bool {
@@ -80,8 +80,9 @@ func bestPriority(filters []netlink.Filter) uint16 {
 	}
 }
 
-// list returns all programs at the attach point in the order in which they run, and the place of one of them, or -1. Those of
-// tcx precede the filters (sch_handle_egress and sch_handle_ingress of Linux).
+// list returns all programs at the attach point in the order in which they run, and the place of
+// one of them, or -1. Programs at tcx precede the filters (sch_handle_egress and
+// sch_handle_ingress of Linux).
 func (h Hook) list(own ebpf.ProgramID) (all []Neighbour, at int, err error) {
 	if h.AttachPoint == XDP || h.Device == 0 {
 		return nil, -1, nil

@@ -40,9 +40,10 @@ func MakePinDir(root, dir string) error {
 	return CheckPinDir(root, dir)
 }
 
-// CheckPinDir returns an error if a user other than root and this process's user could hide or replace files in the
-// directory dir, through dir or any directory from root on. Directories that do not exist are no error. For root itself,
-// which is world-writable by default in a BPF file system, the sticky bit suffices.
+// CheckPinDir returns an error if a user other than root and this process's user could hide or
+// replace files in dir. This includes any directory from root to dir. Directories that do not
+// exist are no error. For root itself, which is world-writable by default in a BPF file system,
+// the sticky bit suffices.
 func CheckPinDir(root, dir string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(root, &st); err != nil {

@@ -20,8 +20,9 @@ func (h Hook) createXDP(p *ebpf.Program) error {
 	return h.pinLink(l)
 }
 
-// AttachXDP attaches a program to a device's XDP hook, without a pin: the kernel detaches it when the process ends, however it ends. The
-// program may be closed afterwards. Errors are those of Hook.Attach.
+// AttachXDP attaches a program to a device's XDP hook, without a pin: the kernel detaches it when
+// the process ends, however it ends. The program may be closed afterwards. Errors are as from
+// Hook.Attach.
 func AttachXDP(device int, p *ebpf.Program) (link.Link, error) {
 	if err := checkXDPFree(device); err != nil {
 		return nil, err

@@ -22,16 +22,19 @@ type ClassifyOptions struct {
 	// MaxFrame is the longest frame that the AF_XDP sockets accept, in bytes from the Ethernet header on. Longer ones go up
 	// the stack instead of being dropped at the socket, as do frames of several buffers. Zero: no limit.
 	MaxFrame int
-	// CheckIndices handles data messages and keepalives whose receiver index was not added apart: those from a peer's
-	// endpoint are dropped (drop.RXUnknownIndex), and all others go up the stack, since netfilter may have to translate them
-	// for another WireGuard behind this host (NAT).
+	// CheckIndices handles data messages and keepalives whose receiver index was not added apart.
+	// Messages from a peer's endpoint are dropped (drop.RXUnknownIndex). All others go up the
+	// stack, since netfilter may have to translate them for another WireGuard behind this host
+	// (NAT).
 	CheckIndices bool
 	// SourceLimit limits the handshake initiations of one IPv4 address or IPv6 /64 (drop.HSXDPSourceLimit).
 	SourceLimit RateLimit
-	// TotalLimit limits the initiations of all other sources together, on each CPU (drop.HSXDPTotalLimit). Initiations with and
-	// without mac2 have one such limit each, and so have those without mac2 whose source also sent one in the two preceding
-	// intervals of 4 s. Sources added with AddPeerSource are exempt. Their initiations beyond SourceLimit share a fourth limit of
-	// this size: otherwise a small spoofed flood could lock out a peer.
+	// TotalLimit limits the initiations of all other sources together, on each CPU
+	// (drop.HSXDPTotalLimit). Initiations with and without mac2 have one such limit each. A third
+	// one is for initiations without mac2 whose source also sent one in the two preceding
+	// intervals of 4 s. Sources added with AddPeerSource are exempt. Their initiations beyond
+	// SourceLimit share a fourth limit of this size: otherwise a small spoofed flood could lock
+	// out a peer.
 	TotalLimit RateLimit
 }
 
@@ -114,8 +117,9 @@ func classifySpec(o ClassifyOptions) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// lruEntriesPerCPU is eight times the number of free entries that each CPU takes out of an LRU map in advance (LOCAL_FREE_TARGET of
-// Linux): with fewer, CPUs evict each other's entries long before the map is full.
+// lruEntriesPerCPU is eight times the number of free entries that each CPU takes out of an LRU
+// map in advance (LOCAL_FREE_TARGET of Linux). With fewer, CPUs evict each other's entries long
+// before the map is full.
 const lruEntriesPerCPU = 1024
 
 // lruEntries returns the size of the LRU map of sources.
@@ -131,8 +135,10 @@ func (o ClassifyOptions) check() error {
 	return nil
 }
 
-// Attach attaches the program to a device, natively. The device's packets must begin with an Ethernet header. The program stays attached until Detach, Close or the end of
-// the process. Errors are those of hook.Hook.Attach: a *hook.BusyError reports another program, which stays attached.
+// Attach attaches the program to a device, natively. The device's packets must begin with an
+// Ethernet header. The program stays attached until Detach, Close or the end of the process.
+// Errors are as from hook.Hook.Attach: a *hook.BusyError reports another program, which stays
+// attached.
 func (c *Classify) Attach(device int) error {
 	if c.link != nil {
 		return errors.New("attaching the XDP program classify: already attached")

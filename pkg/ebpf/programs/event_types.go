@@ -19,8 +19,8 @@ type ClassifyEvent uint8
 // String returns the event's stable name, as used in metric labels: lower case with underscores.
 func (e ClassifyEvent) String() string { return textAt(classifyEventNames[:], int(e), "unknown") }
 
-// GuardClass is the class of an address for the guard: that of the longest prefix that contains
-// it. bpf/include/guard_classes.h lists all of them.
+// GuardClass is the class of an address for the guard: the class of the longest prefix that
+// contains it. bpf/include/guard_classes.h lists all of them.
 type GuardClass uint8
 
 // String returns the class's stable name, as used in metric labels: lower case with underscores.

@@ -15,7 +15,7 @@ import (
 )
 
 // GuardLayout numbers the layout of the guard's maps. Increment it with any change to the layout
-// or meaning of the maps in bpf/guard.bpf.c, and make it part of the path at which they are
+// or meaning of the maps in bpf/guard.bpf.c. It must be part of the path at which they are
 // pinned.
 const GuardLayout = 1
 
@@ -33,7 +33,7 @@ type GuardCount struct {
 type GuardPacket struct {
 	Time    time.Time
 	Device  int        // the index of the device by which it left
-	Address netip.Addr // the one that was looked up
+	Address netip.Addr // the prefix that was looked up
 }
 
 // GuardCounts are the counts of all classes.
@@ -94,9 +94,9 @@ func (g *Guard) SetPrefixes(wanted map[netip.Prefix]GuardClass) error {
 	return nil
 }
 
-// guardChanges returns the prefixes to set, and those to remove afterwards. Both are in an order
-// in which no address has a class for a while that is neither its old nor its new one: the
-// longest prefixes are set first, and the shortest removed first.
+// guardChanges returns the prefixes to set, and those to remove afterwards. The longest prefixes
+// are set first, and the shortest removed first. So no address has a class for a while that is
+// neither its old nor its new one.
 func guardChanges(present, wanted map[netip.Prefix]GuardClass) (puts, removals []netip.Prefix) {
 	for p, class := range wanted {
 		if old, ok := present[p]; !ok || old != class {
@@ -151,9 +151,9 @@ func (g *Guard) Strict() (bool, error) {
 	return value != 0, nil
 }
 
-// Counts returns the counts of packets that left beside the tunnel, by the class of their
-// destination, without GuardClassNone, and of those that entered the tunnel, by the class of
-// their source. They begin when the maps are pinned.
+// Counts returns two counts of packets. The first is of packets that left beside the tunnel, by
+// the class of their destination, without GuardClassNone. The second is of packets that entered
+// the tunnel, by the class of their source. They begin when the maps are pinned.
 func (g *Guard) Counts() (beside, tunneled GuardCounts, err error) {
 	for class := range GuardClassCount {
 		var errs [2]error

@@ -15,8 +15,8 @@ import (
 // epochShift converts nanoseconds to the program's epochs of 134 ms (bpf/include/lane.h).
 const epochShift = 27
 
-// Idle returns how long ago a message to each peer of a tunnel last passed the spread program, spread or not, at a granularity of 134 ms. It omits peers to
-// which none has.
+// Idle returns how long ago a message to each peer of a tunnel last passed the spread program,
+// spread or not. The granularity is 134 ms. It omits peers to which none has.
 func (s *State) Idle(tunnel uint16) (map[netip.AddrPort]time.Duration, error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {

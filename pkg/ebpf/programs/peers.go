@@ -46,10 +46,12 @@ type Peer struct {
 	Stalled bool
 	// Unseen: WireGuard sends to the peer, and no message to it passes the spread program. The programs do not use it.
 	Unseen bool
-	// ProbeKeys are those of the probes which prove that the path admits lane ports. Without them messages keep the listen port.
+	// ProbeKeys are the keys of the probes which prove that the path admits lane ports. Without
+	// them messages keep the listen port.
 	ProbeKeys ProbeKeys
-	// ProbeAnswered: the peer answers probes from the listen port. Ready: all lane ports have been probed, so those that were answered are
-	// in use. Blocked are the others then: their messages keep the listen port. SetPeers ignores all three.
+	// ProbeAnswered: the peer answers probes from the listen port. Ready: all lane ports have been
+	// probed, so the answered ones are in use. Blocked are the others then: their messages keep
+	// the listen port. SetPeers ignores all three.
 	ProbeAnswered, Ready bool
 	Blocked              []uint16
 	// Proved: the peer has answered a probe from this address, also if it is silent now. Only the owner of its key can. The programs set it, and
@@ -74,7 +76,7 @@ func (e PeerError) Error() string {
 
 func (e PeerError) Unwrap() error { return e.Err }
 
-// PeerErrors are those of several peers.
+// PeerErrors are the errors of several peers.
 type PeerErrors []PeerError
 
 func (e PeerErrors) Error() string { return errors.Join(e.Unwrap()...).Error() }
@@ -87,9 +89,11 @@ func (e PeerErrors) Unwrap() (all []error) {
 	return all
 }
 
-// SetPeers adds peers, or updates those with the same tunnel and endpoint, whose loads are kept. It refuses a peer without a valid endpoint, one
-// whose lane is not a lane port of its tunnel, and one whose Gather range conflicts with another peer at the same address. It sets all
-// others, and returns PeerErrors. After another error the peers behind the failed one are not set. If there are too many, errors.Is(err, ErrFull).
+// SetPeers adds peers, or updates those with the same tunnel and endpoint, whose loads are kept.
+// It refuses a peer without a valid endpoint, or with a lane that is not a lane port of its
+// tunnel. It also refuses one if its Gather range conflicts with another peer at the same
+// address. It sets all others, and returns PeerErrors. After another error the peers behind the
+// failed one are not set. If there are too many, errors.Is(err, ErrFull).
 func (s *State) SetPeers(peers []Peer) error {
 	if len(peers) == 0 {
 		return nil
@@ -189,7 +193,8 @@ func (s *State) putSource(r *peerTable, p *Peer, proved uint16, same bool) error
 	return explainPutError(s.maps.Sources.Put(&key, &value))
 }
 
-// deleteSource removes the peer's lane ports. It keeps those of another peer at the same address.
+// deleteSource removes the peer's lane ports. It keeps the lane ports of another peer at the same
+// address.
 func (s *State) deleteSource(tunnel uint16, endpoint netip.AddrPort) error {
 	key := sourceKey(tunnel, endpoint.Addr())
 	var value spreadSource
@@ -286,8 +291,8 @@ func (k *spreadPeerKey) endpoint() netip.AddrPort {
 // hasZone reports whether the maps' keys hold the zone of an address.
 func hasZone(a netip.Addr) bool { return a.Is6() && !a.Is4In6() && a.IsLinkLocalUnicast() }
 
-// withZone returns an address as the maps' keys hold it: that of a link-local one has its zone in the 32 bits behind the first 32, which are 0 in
-// packets (RFC 4291, section 2.5.6).
+// withZone returns an address as the maps' keys hold it. A link-local one has its zone in the 32
+// bits behind the first 32, which are 0 in packets (RFC 4291, section 2.5.6).
 func withZone(a netip.Addr) netip.Addr {
 	if !hasZone(a) {
 		return a

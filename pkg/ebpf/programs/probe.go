@@ -85,7 +85,7 @@ func (value *spreadPeer) setLanePorts(ports []uint16) {
 	}
 }
 
-// lanes returns the lanes, with those that have no port.
+// lanes returns the lanes, also the ones without a port.
 func (value *spreadPeer) lanes() []spreadLane {
 	return value.Lane[:min(int(value.Lanes), len(value.Lane))]
 }

@@ -24,8 +24,9 @@ const (
 	TotalBurst     = 1000
 )
 
-// gcra returns the limit as the eBPF program holds it (bpf/include/ratelimit.h), in nanoseconds: the emission interval, and
-// the tolerance by which the theoretical arrival time may be ahead of the clock.
+// gcra returns the limit as the eBPF program holds it (bpf/include/ratelimit.h), in nanoseconds.
+// It is the emission interval, and the tolerance by which the theoretical arrival time may be
+// ahead of the clock.
 func (r RateLimit) gcra() (interval, tolerance uint64, err error) {
 	if r == (RateLimit{}) {
 		return 0, 0, nil

@@ -19,9 +19,9 @@ type SpreadOptions struct {
 	Pins Pins
 }
 
-// Spread holds the programs that give data messages the source port of their flow's lane, the programs that restore the
-// ports on the receiving side, and their State. They do nothing until they are attached, and change only packets of
-// configured tunnels.
+// Spread holds the program that gives data messages the source port of their flow's lane. It also
+// holds the programs that restore the ports on the receiving side, and their State. They do
+// nothing until they are attached, and change only packets of configured tunnels.
 type Spread struct {
 	State
 	egress, ingress, xdp *ebpf.Program
@@ -101,8 +101,10 @@ func (s *Spread) Egress() *ebpf.Program { return s.egress }
 // probes and answers: it drops them, or redirects its answers. It also drops forged ICMP errors.
 func (s *Spread) Ingress() *ebpf.Program { return s.ingress }
 
-// XDP is the gather program for XDP, to be used instead of Ingress. It returns XDP_PASS, XDP_TX for its answers to probes, and XDP_DROP for what
-// Ingress drops. It needs a device whose packets have complete checksums: it cannot recognize a partial one (CHECKSUM_PARTIAL), as a veth carries.
+// XDP is the gather program for XDP, to be used instead of Ingress. It returns XDP_PASS, XDP_TX
+// for its answers to probes, and XDP_DROP for the packets that Ingress drops. It needs a device
+// whose packets have complete checksums: it cannot recognize a partial one (CHECKSUM_PARTIAL), as
+// a veth carries.
 func (s *Spread) XDP() *ebpf.Program { return s.xdp }
 
 // Close closes programs and maps. Attached programs and pinned maps stay.

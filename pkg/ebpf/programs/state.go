@@ -9,9 +9,9 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// State holds the maps of a Spread: tunnels, peers, flows and counters. Methods may be used concurrently, except SetTunnel,
-// RemoveTunnel, SetPeers and DeletePeer: only one of these may run at a time, over all processes that opened the same
-// State.
+// State holds the maps of a Spread: tunnels, peers, flows and counters. Methods may be used
+// concurrently, except SetTunnel, RemoveTunnel, SetPeers and DeletePeer. Only one of these may
+// run at a time, over all processes that opened the same State.
 type State struct {
 	maps spreadMaps
 }

@@ -19,8 +19,9 @@ type Tunnel struct {
 	Lanes []uint16
 }
 
-// SetTunnel adds a tunnel, or updates the one with that port. It changes nothing and returns an error if one of the ports
-// belongs to another tunnel, or if a peer of the tunnel uses a lane port that is not in Lanes.
+// SetTunnel adds a tunnel, or updates the one with that port. It returns an error, and changes
+// nothing, if one of the ports belongs to another tunnel. The same holds if a peer of the tunnel
+// uses a lane port that is not in Lanes.
 func (s *State) SetTunnel(t Tunnel) error {
 	if err := s.setTunnel(t); err != nil {
 		return fmt.Errorf("setting the tunnel on port %d: %w", t.Port, err)
@@ -88,7 +89,7 @@ func (s *State) checkPeerLanes(t Tunnel) error {
 	return nil
 }
 
-// putLocalPorts writes the tunnel's ports, and clears those that it no longer has.
+// putLocalPorts writes the tunnel's ports, and clears ports that it no longer has.
 func (s *State) putLocalPorts(ports []spreadLocalPort, t Tunnel) error {
 	next := make(map[uint32]spreadLocalPort)
 	for port, old := range ports {

@@ -29,9 +29,11 @@ const unknownName = "?"
 // Report is the result of an Attach.
 type Report struct {
 	Device string `json:"device"`
-	// AlsoOn are the other devices on which the peers' packets may arrive: the programs are attached to them, too.
+	// AlsoOn are the other devices on which the peers' packets may arrive. The programs are also
+	// attached to them.
 	AlsoOn []string `json:"also_on,omitempty"`
-	// NotOn are those that refused the programs. With Watch they are tried again after ten minutes.
+	// NotOn are the devices that refused the programs. With Watch they are tried again after ten
+	// minutes.
 	NotOn  []string `json:"not_on,omitempty"`
 	Tunnel string   `json:"tunnel"` // its name, "?" if unknown
 	Port   uint16   `json:"port"`
@@ -58,13 +60,16 @@ type SkippedPeer struct {
 	Reason string `json:"reason"`
 }
 
-// Attach spreads a tunnel's packets on a device, and gathers those of its peers, there and on all other devices on which they may arrive. If the
-// device is attached already, Attach updates ports and peers, replaces the programs in place, and repairs attachments that lost their device. If it fails, it
-// restores the previous state. Exception: programs that it has already replaced stay if the process has no CAP_SYS_ADMIN.
+// Attach spreads a tunnel's packets on a device, and gathers its peers' packets there and on all
+// other devices on which they may arrive. If the device is attached already, Attach updates ports
+// and peers, replaces the programs in place, and repairs attachments that lost their device. If
+// it fails, it restores the previous state. Exception: programs that it has already replaced stay
+// if the process has no CAP_SYS_ADMIN.
 //
-// If another process holds the lock, Attach waits until ctx ends, at most some seconds. So do Status and Detach. The error
-// says how to proceed. It may wrap ErrInvalid, ErrNoDevice, ErrNoTunnel, hook.ErrNoBPFFS, a *hook.BusyError,
-// ebpf.ErrNotSupported, programs.ErrFull or os.ErrPermission.
+// If another process holds the lock, Attach waits until ctx ends, at most some seconds. Status
+// and Detach do the same. The error says how to proceed. It may wrap ErrInvalid, ErrNoDevice,
+// ErrNoTunnel, hook.ErrNoBPFFS, a *hook.BusyError, ebpf.ErrNotSupported, programs.ErrFull or
+// os.ErrPermission.
 func (h *Host) Attach(ctx context.Context, cfg Config) (Report, error) {
 	r, _, err := h.attach(ctx, cfg, history{})
 	return r, err
@@ -241,8 +246,8 @@ func (c *change) configure() error {
 	return c.writeState(s)
 }
 
-// attachTo attaches the programs to a device. Those of the configured one come first, and write the state that all share. If they are loaded, so are
-// all: the shared maps may be new.
+// attachTo attaches the programs to a device. The configured device's come first, and write the
+// state that all share. If they are loaded, all are loaded: the shared maps may be new.
 func (c *change) attachTo(d device) error {
 	first := d == c.plan.devices[0]
 	switch kept := c.keeps(d); {
@@ -424,7 +429,8 @@ func syncTunnel(s *programs.State, tunnel programs.Tunnel, peers []programs.Peer
 	return true, refused, s.SetTunnel(tunnel)
 }
 
-// changedPeers returns the peers that must be written: first those that exist already, which always fit, then new ones.
+// changedPeers returns the peers that must be written: first the existing ones, which always fit,
+// then new ones.
 func changedPeers(peers []programs.Peer, existing map[netip.AddrPort]*programs.Peer) (others []programs.Peer) {
 	var fresh []programs.Peer
 	for _, p := range peers {

@@ -34,8 +34,9 @@ type Host struct {
 // Gather is the hook at which the gather program is attached.
 type Gather string
 
-// The modes. Auto is GatherTC, since tc ingress disables no offloads. XDP costs less per packet, but a driver may disable
-// offloads for it: on a veth TSO and UDP GSO of the other end, on virtio_net the guest's receive offloads (TSO, UFO, LRO).
+// The modes. Auto is GatherTC, since tc ingress disables no offloads. XDP costs less per packet,
+// but a driver may disable offloads for it. On a veth these are TSO and UDP GSO of the other end,
+// on virtio_net the guest's receive offloads (TSO, UFO, LRO).
 const (
 	GatherAuto Gather = "auto"
 	GatherTC   Gather = "tc"
@@ -50,8 +51,9 @@ type Config struct {
 	Port uint16
 	// Peers are the peers' endpoints. A port of 0 means Port, and a link-local address without a zone is on Device. Empty: the present endpoints of the tunnel's peers.
 	Peers []netip.AddrPort
-	// GatherOnly are endpoints of further peers, from which packets are gathered but to which none are spread: peers that have not
-	// announced yet that they gather. If GatherOnly is set, Peers must name all others: the tunnel's peers are not used.
+	// GatherOnly are endpoints of further peers, from which packets are gathered but to which none
+	// are spread. These peers have not announced yet that they gather. If GatherOnly is set, Peers
+	// must name all others: the tunnel's peers are not used.
 	GatherOnly []netip.AddrPort
 	// Lanes is the number of ports to spread over, at most spread.MaxPorts. Zero: spread.MaxPorts, halved until so many contiguous
 	// ports are free.
@@ -65,21 +67,25 @@ type Config struct {
 	PeerPorts spread.Ports
 	// PeerPortRanges overrides PeerPorts for single endpoints of Peers and GatherOnly, with their port.
 	PeerPortRanges map[netip.AddrPort]spread.Ports
-	// PeerPlans holds the port plans of single endpoints of Peers, in order, out of Ports. It must be empty if PortPlan is set. If a
-	// planned port belongs to another socket, the peer uses the same ports as peers without a plan. An empty map, unlike
-	// nil, means that the tunnel may have ports of former plans besides those that all peers share.
+	// PeerPlans holds the port plans of single endpoints of Peers, in order, out of Ports. It must
+	// be empty if PortPlan is set. If a planned port belongs to another socket, the peer uses the
+	// same ports as peers without a plan. An empty map, unlike nil, means that the tunnel may have
+	// ports of former plans besides the shared ones.
 	PeerPlans map[netip.AddrPort][]uint16
 	// Gather is the hook of the gather program, for all tunnels on the device. Empty: unchanged, or GatherAuto if nothing is
 	// attached.
 	Gather Gather
-	// RestartStalledPeers makes Watch and Follow remove and add again a peer from which the kernel's WireGuard receives only handshakes, at most
-	// once in ten minutes per call. The peer keeps its configuration and loses its session and its counters.
+	// RestartStalledPeers makes Watch and Follow remove and add again a peer from which the
+	// kernel's WireGuard receives only handshakes. They do so at most once in ten minutes per
+	// call. The peer keeps its configuration and loses its session and its counters.
 	RestartStalledPeers bool
-	// AnySocket accepts a port that a process owns. It is for tests, whose sockets stand in for the kernel's WireGuard: a flow is the
-	// packet's hash, which the kernel's WireGuard sets from the inner packet, and a socket from its own hash (sk_txhash).
+	// AnySocket accepts a port that a process owns. It is for tests, whose sockets stand in for
+	// the kernel's WireGuard. A flow is the packet's hash. The kernel's WireGuard sets it from the
+	// inner packet, and a socket from its own hash (sk_txhash).
 	AnySocket bool
-	// Gap is the flowlet gap: how long a flow must be silent before it may change its source port, for all tunnels of the
-	// network namespace. Zero: unchanged, at first spread.DefaultGap.
+	// Gap is the flowlet gap: how long a flow must be silent before it may change its source port.
+	// It holds for all tunnels of the network namespace. Zero: unchanged, at first
+	// spread.DefaultGap.
 	Gap time.Duration
 }
 
@@ -134,7 +140,8 @@ func (c *Config) configuredPeers() []netip.AddrPort { return slices.Concat(c.Pee
 // broadcast is the limited broadcast address (RFC 919, section 7).
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// mayBeRemote reports whether an address may be that of another host. Link-local ones are in fe80::/64 (RFC 4291, section 2.5.6).
+// mayBeRemote reports whether an address may be another host's. Link-local ones are in fe80::/64
+// (RFC 4291, section 2.5.6).
 func mayBeRemote(a netip.Addr) bool {
 	if b := a.As16(); hasZone(a) && [6]byte(b[2:8]) != [6]byte{} {
 		return false
@@ -142,7 +149,8 @@ func mayBeRemote(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && a != broadcast
 }
 
-// endpoint returns an endpoint of the Config as it is used: with Port in place of port 0, and with the Device if it is link-local and names none.
+// endpoint returns an endpoint of the Config as it is used. It has Port in place of port 0, and
+// the Device if it is link-local and names none.
 func (c *Config) endpoint(e netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(zonedAddr(e.Addr(), cmp.Or(e.Addr().Zone(), c.Device)), cmp.Or(e.Port(), c.Port))
 }

@@ -14,8 +14,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 )
 
-// Detach ends spreading and gathering on all devices of the network namespace, for the tunnel with that listen port, or for all tunnels if port is
-// 0. With the last tunnel it removes the programs and all pins. It returns nil if nothing is attached.
+// Detach ends spreading and gathering on all devices of the network namespace. It does that for
+// the tunnel with that listen port, or for all tunnels if port is 0. With the last tunnel it
+// removes the programs and all pins. It returns nil if nothing is attached.
 //
 // A peer that does not gather may still answer to a lane port, until the next packet that it receives from the tunnel.
 func (h *Host) Detach(ctx context.Context, port uint16) error {

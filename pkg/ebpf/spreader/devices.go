@@ -24,9 +24,11 @@ type device struct {
 	gather   Gather // GatherTC or GatherXDP
 }
 
-// CheckDevice returns an error for a device that cannot have the programs, or on which they would have no effect. The programs read packets that
-// begin with an Ethernet header, or with an IP header as those of a ppp device do (drivers/net/ppp/ppp_generic.c adds and removes its own).
-// An ipvlan device in mode L3 or L3S sends and receives by the IP layer of the device below (drivers/net/ipvlan/ipvlan_core.c).
+// CheckDevice returns an error for a device that cannot have the programs, or on which they would
+// have no effect. The programs read packets that begin with an Ethernet or an IP header. A ppp
+// device's begin with an IP header (drivers/net/ppp/ppp_generic.c adds and removes its own). An
+// ipvlan device in mode L3 or L3S sends and receives by the IP layer of the device below
+// (drivers/net/ipvlan/ipvlan_core.c).
 func CheckDevice(l netlink.Link) error {
 	a := l.Attrs()
 	ipvlan, isIPvlan := l.(*netlink.IPVlan)
@@ -56,8 +58,9 @@ var innerKinds = []string{
 	"tuntap", "dummy", "vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "xfrm", "ifb",
 }
 
-// findReceivers adds this host's addresses, and the devices on which it may receive from its peers, whichever device the routes to them name:
-// those with an IP address that are no part of another device, and no end of a container. Other devices have the error filter.
+// findReceivers adds this host's addresses, and the devices on which it may receive from its
+// peers, whichever device the routes to them name. These devices have an IP address, and are no
+// part of another device and no end of a container. Other devices have the error filter.
 func (pl *plan) findReceivers(p pins, known attempts) error {
 	links, addresses, err := hostnet.LinkAddresses()
 	if err != nil {
@@ -135,8 +138,9 @@ type attempt struct {
 
 func (a attempt) refused() bool { return a.err != nil && time.Now().Before(a.until) }
 
-// removeGone removes the programs from devices that have become parts of others, which have them, and the pins of devices that no longer exist,
-// other than the configured one: nobody attaches to them again by name.
+// removeGone removes the programs from devices that have become parts of others, which have them.
+// It also removes the pins of devices that no longer exist, other than the configured one: nobody
+// attaches to them again by name.
 func (p pins) removeGone(configured string, parts []string) error {
 	names, err := p.devices()
 	if err != nil {

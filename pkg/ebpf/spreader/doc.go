@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package spreader spreads and gathers the packets of a WireGuard that ropewalk does not run, such as the kernel's. It
-// attaches the programs of package programs to the device through which the outer packets leave, and configures their
-// maps with the tunnel's port, its peers and the source ports.
+// Package spreader spreads and gathers the packets of a WireGuard that ropewalk does not run,
+// such as the kernel's. It attaches the programs of package programs to the device through which
+// the outer packets leave. It configures their maps with the tunnel's port, its peers and the
+// source ports.
 //
 // Everything is pinned below ropewalk/spread in a BPF file system, by network namespace and device. There is no other
 // record: Status and Detach need nothing else, and a new version replaces the programs in place.

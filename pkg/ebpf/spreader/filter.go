@@ -48,8 +48,10 @@ func (p pins) filterState() programs.Pins {
 // mayHaveFilter reports whether the filter can read a device's packets. The packets of an ipvlan device in mode L3 pass the device below.
 func mayHaveFilter(l netlink.Link) bool { return l.Type() == "wireguard" || CheckDevice(l) == nil }
 
-// syncFilters removes the filter from all devices but those of the plan, and attaches it there. Without tcx (Linux 6.6) only the tunnel's own device gets it: a
-// qdisc on each container's device would be in other programs' way. A failure is a warning: it is no reason to do without spread.
+// syncFilters removes the filter from all devices that are not in the plan, and attaches it to
+// the plan's. Without tcx (Linux 6.6) only the tunnel's own device gets it: a qdisc on each
+// container's device would be in other programs' way. A failure is a warning: it is no reason to
+// do without spread.
 func (h *Host) syncFilters(p pins, pl *plan, known attempts) {
 	if err := p.removeFilters(pl.filtered); err != nil {
 		pl.warn("the filter of ICMP errors stays where it is no longer needed: %v", err)

@@ -59,7 +59,7 @@ func (p pins) hasPins(dir string) bool {
 	return false
 }
 
-// Names of the pins in a device's directory, besides those of its hooks.
+// Names of the pins in a device's directory, besides its hooks' pins.
 const (
 	qdiscPin = "clsact"
 	statePin = "state"

@@ -21,14 +21,14 @@ import (
 type plan struct {
 	cfg     Config
 	devices []device // the configured one first
-	// filtered are those of the other devices that have the error filter.
+	// filtered are the other devices with the error filter.
 	filtered []device
 	parts    []string // names of devices that are parts of others: of bonds, bridges
 	owners   map[uint16]udpOwner
 	tunnel   programs.Tunnel
 	peers    []programs.Peer
 	zones    zones
-	// addresses are those of this host as the maps have them, own as all else has them.
+	// addresses are this host's as the maps have them, own as all else has them.
 	addresses []netip.Addr
 	own       map[netip.Addr]bool
 	report    Report
@@ -307,8 +307,8 @@ func (pl *plan) warn(format string, args ...any) {
 	pl.report.Warnings = append(pl.report.Warnings, fmt.Sprintf(format, args...))
 }
 
-// choosePeers chooses the peers of the Config, or else those of the tunnel that have an endpoint. A peer in both Peers and
-// GatherOnly is gather-only.
+// choosePeers chooses the peers of the Config, or else the tunnel's peers with an endpoint. A
+// peer in both Peers and GatherOnly is gather-only.
 func (pl *plan) choosePeers(t *Tunnel, known history) {
 	if known.proofs == nil {
 		known.proofs = proofs{}
@@ -362,7 +362,8 @@ func sorted(endpoints []netip.AddrPort) []netip.AddrPort {
 	return slices.Compact(endpoints)
 }
 
-// tunnelPeers returns the endpoints of a tunnel's peers, with their listen ports, without those that are skipped.
+// tunnelPeers returns the endpoints of a tunnel's peers, with their listen ports, without skipped
+// peers.
 func (pl *plan) tunnelPeers(t *Tunnel, byAddress map[netip.Addr]*TunnelPeer, known history) (endpoints []netip.AddrPort) {
 	listens := func(p *TunnelPeer) netip.AddrPort { return p.listenEndpoint(pl.cfg.PeerPorts, known) }
 	skipped := t.skipped(pl.own, pl.deviceNames(), byAddress, listens)

@@ -123,8 +123,9 @@ func (o portOwners) chooseLanePorts(cfg Config, current []uint16) ([]uint16, err
 		"--ports, or fewer with --lanes", n, cfg.Ports, p, who)
 }
 
-// sharedPorts are the ports that peers without a port plan share. They are remembered, because they cannot be found among the tunnel's
-// ports: the ports of peers' plans may form a contiguous range of lower ports, which would be taken for them.
+// sharedPorts are the ports that peers without a port plan share. They are remembered, because
+// they cannot be found among the tunnel's ports. The ports of peers' plans may form a contiguous
+// range of lower ports, which would be taken for them.
 type sharedPorts []uint16
 
 // keepIn returns the shared ports if the tunnel still has all of them, otherwise the tunnel's ports, which must be sorted.

@@ -12,8 +12,10 @@ import (
 // maxProofs bounds the addresses that peers may have used.
 const maxProofs = 1 << 14
 
-// proofs are the public keys of the peers that last answered probes from an address. Only the owner of a key can. They outlive the peers' entries in
-// the maps, so that a peer which moves for a while, or has another port or other keys, does not lose its address to one that only claims it.
+// proofs are the public keys of the peers that last answered probes from an address. Only the
+// owner of a key can. They outlive the peers' entries in the maps. So a peer which moves for a
+// while, or has another port or other keys, keeps its address. A peer that only claims it does
+// not get it.
 type proofs map[netip.Addr]string
 
 // note records the proofs of the peers in the maps. claims are the tunnel's peers by address.

@@ -29,8 +29,8 @@ func lackedCapabilities() []string {
 	return missingCapabilities(uint64(data[1].Effective)<<32 | uint64(data[0].Effective))
 }
 
-// missingCapabilities returns those that Attach needs and that are not among the effective ones. CAP_SYS_ADMIN includes CAP_BPF and
-// CAP_PERFMON (capabilities(7)).
+// missingCapabilities returns the capabilities that Attach needs and that are not among the
+// effective ones. CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON (capabilities(7)).
 func missingCapabilities(effective uint64) (names []string) {
 	has := func(c int) bool { return effective>>c&1 != 0 }
 	if !has(unix.CAP_NET_ADMIN) {

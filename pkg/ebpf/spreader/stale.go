@@ -17,9 +17,10 @@ import (
 // namespaceGlobs match the network namespaces that `ip netns` and Docker create.
 var namespaceGlobs = [...]string{"/run/netns/*", "/run/docker/netns/*"}
 
-// StalePins returns the directories of pins that probably belong to deleted network namespaces: no process is in the
-// namespace, it has none of the usual names, and nothing is attached. An operator should remove them. Ropewalk does not,
-// since a namespace can also be kept by a file descriptor.
+// StalePins returns the directories of pins that probably belong to deleted network namespaces.
+// No process is in such a namespace, it has none of the usual names, and nothing is attached. An
+// operator should remove them. Ropewalk does not, since a namespace can also be kept by a file
+// descriptor.
 func (h *Host) StalePins() ([]string, error) {
 	root, err := h.mounted()
 	if errors.Is(err, fs.ErrNotExist) {

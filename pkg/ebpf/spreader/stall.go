@@ -24,10 +24,11 @@ const (
 	restartInterval = 10 * time.Minute
 )
 
-// peerRecord is what samples of a peer's counters have shown. A peer is stalled if handshakes complete again and again, 15 s apart
-// (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT), and nothing but them arrives. So it is with a kernel whose receive queue of the peer has stopped,
-// since handshakes do not pass that queue (CVE-2026-52945). The time of the last handshake shows only those that this side began: the
-// other ones complete with the first data, which does pass it.
+// peerRecord is the result of samples of a peer's counters. A peer is stalled if handshakes
+// complete again and again, 15 s apart (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT), and nothing but them
+// arrives. So it is with a kernel whose receive queue of the peer has stopped, since handshakes
+// do not pass that queue (CVE-2026-52945). The time of the last handshake shows only handshakes
+// that this side began: the other ones complete with the first data, which does pass it.
 type peerRecord struct {
 	sample    TunnelPeer
 	at        time.Time // of the sample; zero: there was none
@@ -82,7 +83,9 @@ func countInitiations(bytes uint64, within time.Duration) (n int, ok bool) {
 // stallWatch has a record of each peer, by its public key.
 type stallWatch map[string]peerRecord
 
-// update evaluates the present peers. Of all others it keeps the times of restarts within restartInterval. It returns the peers that have become stalled, and those that are no longer.
+// update evaluates the present peers. Of all others it keeps the times of restarts within
+// restartInterval. It returns the peers that have become stalled, and the peers that are no
+// longer.
 func (w stallWatch) update(now time.Time, peers []TunnelPeer) (stalled, recovered []string) {
 	present := make(map[string]bool, len(peers))
 	for i := range peers {

@@ -33,7 +33,7 @@ type DeviceStatus struct {
 	Counters []Counter `json:"counters"`
 	// Queues holds the number of datagrams received for the tunnels, by receive queue.
 	Queues []uint64 `json:"queues"`
-	// Filter is the error filter's status, which is that of the network namespace.
+	// Filter is the error filter's status, the same for the whole network namespace.
 	Filter FilterStatus `json:"filter"`
 	// Problems lists the problems, each with its fix.
 	Problems []string `json:"problems"`
@@ -49,8 +49,8 @@ type HookStatus struct {
 	Program uint32 `json:"program,omitempty"`
 	Name    string `json:"name,omitempty"` // the program's
 	Reason  string `json:"reason"`         // for this kind
-	// Before and After are the programs that run before and after it at the same attach point, in order. One that runs before may
-	// end the processing of a packet.
+	// Before and After are the programs that run before and after it at the same attach point, in
+	// order. A program that runs before may end the processing of a packet.
 	Before []string `json:"before,omitempty"`
 	After  []string `json:"after,omitempty"`
 }
@@ -111,8 +111,9 @@ func (h *Host) Status(ctx context.Context, device string) ([]DeviceStatus, error
 	return h.status(ctx, device, pins.filterDevices)
 }
 
-// StatusForMetrics returns the status of all devices without the devices of the error filter and their problems: a host with many containers has many,
-// each of which takes system calls. Otherwise it equals Status.
+// StatusForMetrics returns the status of all devices without the devices of the error filter and
+// their problems. A host has one for each container, which takes some system calls. Otherwise it
+// equals Status.
 func (h *Host) StatusForMetrics(ctx context.Context) ([]DeviceStatus, error) {
 	return h.status(ctx, "", func(pins) (devices, problems []string) { return nil, nil })
 }
@@ -239,7 +240,8 @@ func (s *DeviceStatus) readOrder(st *HookStatus, h hook.Hook) {
 	s.problem("%s", behindText(h.AttachPoint, st.Before))
 }
 
-// nameProblem reports a device that no longer exists under its name. index is that of the device which the programs are attached to, or 0.
+// nameProblem reports a device that no longer exists under its name. index is the index of the
+// device which the programs are attached to, or 0.
 func (s *DeviceStatus) nameProblem(index int) {
 	if index == 0 {
 		s.problem("the device is gone: attach again when it is back, or keep `ropewalk spread attach --watch` running")

@@ -46,8 +46,9 @@ func (t *Tunnel) traffic() (sum uint64) {
 	return sum
 }
 
-// peersByAddress returns the peers by the addresses of their endpoints. A peer can claim another one's address, so of several at one address it is
-// the one that has answered probes there. If none has, it is nil.
+// peersByAddress returns the peers by the addresses of their endpoints. A peer can claim another
+// one's address. So of several at one address it is the peer that has answered probes there. If
+// none has, it is nil.
 func (t *Tunnel) peersByAddress(present []programs.Peer, keys probeKeys, known proofs) map[netip.Addr]*TunnelPeer {
 	if t == nil {
 		return nil
@@ -149,7 +150,7 @@ type Finder interface {
 	RestartPeer(tunnel, key string) (retry func() error, err error)
 }
 
-// WireGuard finds the kernel's WireGuard devices, and those of processes with a UAPI socket.
+// WireGuard finds the kernel's WireGuard devices, and devices of processes with a UAPI socket.
 type WireGuard struct{}
 
 // uapiSockets matches the UAPI sockets of userspace implementations, in all network namespaces.

@@ -59,7 +59,8 @@ func readSockets(r io.Reader, owners map[uint16]udpOwner) error {
 	return lines.Err()
 }
 
-// findProcess returns the process that has a socket, or "" if none is found among those that this process may inspect.
+// findProcess returns the process that has a socket, or "" if none is found among the processes
+// that this one may inspect.
 func findProcess(inode uint64) string {
 	want := fmt.Sprintf("socket:[%d]", inode)
 	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")

@@ -9,15 +9,16 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 )
 
-// sentSample is what WireGuard had sent to a peer at a time.
+// sentSample is a count of the bytes that WireGuard had sent to a peer at a time.
 type sentSample struct {
 	bytes  uint64
 	at     time.Time
 	unseen int // number of intervals in a row of whose messages none passed the spread program
 }
 
-// unseenWatch has a sample of each peer, by its public key. It finds peers whose messages leave from another port than the listen port: a NAT of
-// this host has given that to the flow of another, such as a container (conntrack). Nil: nothing is watched.
+// unseenWatch has a sample of each peer, by its public key. It finds peers whose messages leave
+// from another port than the listen port. A NAT of this host has given that to the flow of
+// another, such as a container (conntrack). Nil: nothing is watched.
 type unseenWatch map[string]sentSample
 
 // unseenIntervals is the number of intervals after which a peer is reported. The samples of an interval are not taken at one moment.

@@ -37,10 +37,11 @@ const (
 	addressDebounce = time.Second
 )
 
-// Watch attaches, and repairs the attachment until ctx ends: when the device returns, when a program was detached by force,
-// and when a peer is new, gone or has another endpoint. It calls attached with the first Report and with each Report of a
-// change. When ctx ends it returns nil and leaves everything attached. It returns the error of the first Attach. Later
-// errors are logged once each, and retried.
+// Watch attaches, and repairs the attachment until ctx ends. It does so when the device returns,
+// when a program was detached by force, and when a peer is new, gone or has another endpoint. It
+// calls attached with the first Report and with each Report of a change. When ctx ends it returns
+// nil and leaves everything attached. It returns the error of the first Attach. Later errors are
+// logged once each, and retried.
 //
 // If a version of ropewalk with another layout of the maps attaches meanwhile, Watch ends with programs.ErrOtherLayout. The programs of that version
 // know nothing of this tunnel until the process is restarted as that version, and only one version can be attached.
@@ -65,8 +66,9 @@ type FollowOptions struct {
 // Change is another Config, with the Device, Port and Gap of the one before.
 type Change struct {
 	Config Config
-	// Done is called with the result of the change; errors are those of Attach. After an error that wraps ErrInvalid, the
-	// previous Config stays in use. After other errors the new one is retried periodically.
+	// Done is called with the result of the change; errors are as from Attach. After an error that
+	// wraps ErrInvalid, the previous Config stays in use. After other errors the new one is
+	// retried periodically.
 	Done func(Report, error)
 }
 
@@ -78,7 +80,7 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 	updates := make(chan netlink.LinkUpdate, 64)
 	err := netlink.LinkSubscribeWithOptions(updates, subscription.Done(), netlink.LinkSubscribeOptions{
 		ErrorCallback: func(err error) {
-			if subscription.Err() == nil { // closing the socket is an error, too
+			if subscription.Err() == nil { // closing the socket is also an error
 				log.Debug("receiving link events failed, checking the device's programs periodically instead", "device", cfg.Device, "error", err)
 			}
 		},
@@ -146,7 +148,7 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) er
 			case burst == nil && (u.Attrs().Name == w.cfg.Device || slices.Contains(*w.indices.Load(), u.Attrs().Index)):
 				burst = time.After(linkDebounce)
 			}
-		case <-w.addresses: // so a new device has one, too
+		case <-w.addresses: // so a new device also has one
 			if burst == nil {
 				burst = time.After(addressDebounce)
 			}
@@ -416,7 +418,7 @@ func neighbourNames(list []hook.Neighbour) (names []string) {
 	return names
 }
 
-// behindText describes the effect of programs that run before that of an attach point.
+// behindText describes the effect of programs that run before ropewalk's at an attach point.
 func behindText(point hook.AttachPoint, behind []string) string {
 	effect := "the packets that it accepts are not spread"
 	if point != hook.Egress {
