@@ -18,7 +18,7 @@ func paths() []pathInfo {
 		{quick.DefaultDir + "/wg0.conf", "configuration; mode 0600 if it holds a private key, and 0700 for the directory"},
 		{string(uapi.DefaultDir) + "/wg0.sock", "control socket of the daemon for `wg` and `ropewalk`, mode 0600"},
 		{quick.DefaultRunDir + "/wg0.log", "log of a daemon that `ropewalk up` or `ropewalk run --daemon` started outside systemd, mode 0600; systemd's is in the journal. `ropewalk down` removes it; after a failed `up` it stays until the next one"},
-		{quick.DefaultRunDir + "/wg0.endpoints", "addresses of the peers with a session, mode 0600, without secrets. The daemon removes it when it ends; a killed daemon leaves it, and the next daemon renews the sessions"},
+		{quick.DefaultRunDir + "/wg0.endpoints", "addresses of the peers with a session, mode 0600, without secrets. A killed daemon leaves it, and the next one renews the sessions. A daemon that ends in order leaves in it which peers had post-quantum keys, and removes it if none had"},
 		{quick.DefaultRunDir + "/wg0.keep.lock", "lock of the `ropewalk run --keep` whose daemon has the tunnel"},
 		{quick.DefaultRunDir, "state that `ropewalk down` needs to undo `ropewalk up`"},
 		{hook.DefaultBPFFS + "/ropewalk", "pins of the programs that `ropewalk spread attach` attached (BPF file system)"},

@@ -272,9 +272,10 @@ func (d *Daemon) Serve(ctx context.Context) error {
 func (d *Daemon) Close() {
 	d.stopWatchers()
 	_ = d.reflector.Close() // fails if it is closed
+	own, peers, _ := d.current().SessionEndpoints()
 	d.current().Close()
 	if !d.wasHandedOver() {
-		d.endpoints.remove(d.Name())
+		d.endpoints.end(d.Name(), endpointsFile{own, peers})
 	}
 	if err := d.closeInherited(); err != nil {
 		d.log.Debug("closing sockets inherited from the old daemon failed while shutting down, they close with this process", "error", err)

@@ -140,7 +140,10 @@ func (e *endpoints) keep(ctx context.Context, name string, current func() *devic
 			return
 		}
 		began := time.Now()
-		err := e.write(name, current())
+		var err error
+		if own, peers, ok := current().SessionEndpoints(); ok {
+			err = e.write(name, endpointsFile{own, peers})
+		}
 		if err != nil && !failed {
 			e.log.Warn("saving the endpoints of peers failed, retrying after later changes: after a crash, sessions resume only when the peers start a handshake", "interface", name, "error", err)
 		}
@@ -149,15 +152,36 @@ func (e *endpoints) keep(ctx context.Context, name string, current func() *devic
 	}
 }
 
-// remove waits for the end of keep and removes the file: a tunnel that ends in order leaves nothing behind.
-func (e *endpoints) remove(name string) {
+// end follows that the device has ended in order. There are no sessions to renew, so only the peers that
+// had post-quantum keys stay in the file. last has them, or is zero if the device ended by itself. It
+// waits for the end of keep.
+func (e *endpoints) end(name string, last endpointsFile) {
 	<-e.ended
 	if e.dir == "" {
 		return
 	}
-	if err := os.Remove(e.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		e.log.Warn("removing the saved endpoints of peers while shutting down failed, leaving the file: the next daemon ignores expired sessions in it", "interface", name, "error", err)
+	if err := e.leavePast(name, last); err != nil {
+		e.log.Warn("changing the saved endpoints of peers while shutting down failed, leaving the file: the next daemon ignores expired sessions in it", "interface", name, "error", err)
 	}
+}
+
+func (e *endpoints) leavePast(name string, last endpointsFile) error {
+	if last.PublicKey.IsZero() {
+		last, _ = readEndpoints(e.path(name)) // load has warned of a damaged file
+	}
+	past := endpointsFile{PublicKey: last.PublicKey}
+	for _, p := range last.Peers {
+		if !p.PostQuantum.IsZero() {
+			past.Peers = append(past.Peers, device.SessionEndpoint{PublicKey: p.PublicKey, PostQuantum: p.PostQuantum})
+		}
+	}
+	if len(past.Peers) > 0 {
+		return e.write(name, past)
+	}
+	if err := os.Remove(e.path(name)); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // awaitChange reports whether something has changed before ctx ended.
@@ -180,13 +204,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// write replaces the file of a device that has not ended.
-func (e *endpoints) write(name string, d *device.Device) error {
-	own, peers, ok := d.SessionEndpoints()
-	if !ok {
-		return nil
-	}
-	text, err := json.Marshal(endpointsFile{own, peers})
+// write replaces the file.
+func (e *endpoints) write(name string, f endpointsFile) error {
+	text, err := json.Marshal(f)
 	if err != nil {
 		return fmt.Errorf("encoding endpoints: %w", err)
 	}

@@ -122,13 +122,53 @@ func TestDamagedEndpointsAreIgnoredWithWarning(t *testing.T) {
 	}
 }
 
-func TestOrderlyEndRemovesFile(t *testing.T) {
-	e, log := saved(t, []byte("{}"))
+// ended returns what has loaded a file, and waits for the end of its interface.
+func ended(t *testing.T, f endpointsFile) (*endpoints, *bytes.Buffer) {
+	t.Helper()
+	text, err := json.Marshal(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, log := saved(t, text)
 	ctx, cancel := context.WithCancel(t.Context())
 	go e.keep(ctx, "wg0", nil)
 	cancel()
-	for range 2 { // a Daemon may be closed repeatedly
-		e.remove("wg0")
+	return e, log
+}
+
+// TestOrderlyEndKeepsPostQuantum: a restart must not hide that a peer has lost its keys, as a crash does not.
+func TestOrderlyEndKeepsPostQuantum(t *testing.T) {
+	own, peer, classical, had := newKey(t), newKey(t), newKey(t), time.Now().Round(time.Second)
+	at := netip.MustParseAddrPort("192.0.2.1:51820")
+	before := endpointsFile{own, []device.SessionEndpoint{
+		{PublicKey: peer, Endpoint: at, LastHandshake: had, PostQuantum: had}, {PublicKey: classical, Endpoint: at, LastHandshake: had},
+	}}
+	for name, tc := range map[string]struct{ saved, last endpointsFile }{
+		"closed":                {last: before},
+		"interface was deleted": {saved: before},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, log := ended(t, tc.saved)
+			for last := tc.last; ; last = (endpointsFile{}) { // a Daemon may be closed repeatedly
+				if e.end("wg0", last); last.PublicKey.IsZero() {
+					break
+				}
+			}
+			e.load("wg0")
+			if got, ok := e.recall(own, peer); !ok || got.Endpoint.IsValid() || !got.PostQuantum.Equal(had) {
+				t.Errorf("got %+v (%v), want no endpoint and %v", got, ok, had)
+			}
+			if got, ok := e.recall(own, classical); ok || log.Len() > 0 {
+				t.Errorf("got %+v of a peer without a past (%v), log %q", got, ok, log)
+			}
+		})
+	}
+}
+
+func TestOrderlyEndRemovesFile(t *testing.T) {
+	e, log := ended(t, endpointsFile{})
+	for range 2 {
+		e.end("wg0", endpointsFile{})
 	}
 	if _, err := os.Stat(e.path("wg0")); !errors.Is(err, os.ErrNotExist) || log.Len() > 0 {
 		t.Errorf("the file is still there (%v), log %q", err, log)

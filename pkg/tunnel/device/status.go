@@ -200,7 +200,7 @@ type SessionEndpoint struct {
 }
 
 // SessionEndpoints returns the device's public key and the peers that have a session, or had one with
-// a post-quantum key. They are for Config.Recall of a process that replaces this one after a crash. ok is
+// a post-quantum key. They are for Config.Recall of the next process. ok is
 // false if the device has no key or has ended. It is safe for concurrent use.
 func (d *Device) SessionEndpoints() (own noise.PublicKey, list []SessionEndpoint, ok bool) {
 	id := d.identity.Load()
