@@ -69,7 +69,7 @@ mutant 'key pair kept after the exchange' $pq/exchange.go 's/x.keyPair, x.tries,
 mutant 'zero secret accepted' $pq/kem.go 's/, make\(\[\]byte, mlkem.SharedKeySize\)\) == 0/, make([]byte, mlkem.SharedKeySize)) >= 0/' ./$pq
 
 # Those of package device, whose other tests take minutes.
-run='Quantum|Required|Policy|Auto|Restarted|Stock|Waking|Erasure|Upgrade|Changed|Unfit|Silence|Effective|Answerer|Preshared'
+run='Quantum|Required|Policy|Auto|Restarted|Stock|Waking|Erasure|Upgrade|Changed|Unfit|Silence|Effective|Answerer|Preshared|ExchangesWait|TurnLasts'
 dev=pkg/tunnel/device machine=pkg/tunnel/internal/pqexchange
 mutant 'responder ignores the id and takes the newest key' $machine/keys.go 's/(id, named := t.Named\(\)\n)/$1\tif list := m.Keys(); len(list) > 0 {\n\t\tid = list[len(list)-1].ID\n\t}\n/' ./$dev
 mutant 'responder answers base although it has the key' $dev/handshake.go 's/PresharedKey\(named, /PresharedKey(postquantum.Key{}, /; s/(func \(h \*handshakes\) createResponse.*\n)/$1\t_ = named\n/' ./$dev
@@ -81,4 +81,7 @@ mutant 'ring not overwritten by a copy of the machine' $dev/events.go 's/\t\tp.q
 mutant 'ring not overwritten when the interface goes down' $dev/peer.go 's/\tp.quantum.machine.Load\(\).Erase\(\)\n//' ./$dev
 mutant 'ring missing in the state that is handed over' $dev/handover.go 's/, Exchanges: p.quantum.save\(\)//' ./$dev
 mutant 'upgrade in place forgets the ring' $machine/keys.go 's/m.exchange.Ring.Restore\(keys\)/_ = keys/' ./$dev
+mutant 'exchanges do not wait for handshakes' $dev/device.go 's/if d.runUrgent\(\) \{/if false \&\& d.runUrgent() {/' ./$dev
+mutant 'turn ends before the session with the key' $machine/machine.go 's/ \|\| m.upgrading \}/ \}/' ./$dev
+mutant 'initiation with a new key repeated at once' $dev/handshake.go 's/if patient \{/if false \&\& patient {/' ./$dev
 exit $status

@@ -28,6 +28,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/admission"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pathmtu"
 )
@@ -95,20 +96,21 @@ type Device struct {
 	outer portState
 	peers peerSet
 
-	inbound     inbound
-	tasks       taskQueue
-	staged      stagedTrains // of all peers
-	lookups     lookups
-	loops       loopDestinations
-	icmp        icmpErrors
-	counts      counters
-	stalls      stallWatch
-	changed     changedPeers      // since Snapshot
-	renewals    pace.Turns[*Peer] // of sessions that the device has erased; peers for which packets wait need no turn
-	exchanges   pace.Turns[*Peer] // post-quantum exchanges
-	routeTurns  pathmtu.Turns
-	failuresLog pace.Rate // of warnings about peers that do not answer
-	pathMTULog  pace.Rate // of messages about path MTUs
+	inbound       inbound
+	tasks         taskQueue
+	exchangeTasks taskQueue    // taskExchange, which waits for all other work
+	staged        stagedTrains // of all peers
+	lookups       lookups
+	loops         loopDestinations
+	icmp          icmpErrors
+	counts        counters
+	stalls        stallWatch
+	changed       changedPeers      // since Snapshot
+	renewals      pace.Turns[*Peer] // of sessions that the device has erased; peers for which packets wait need no turn
+	exchanges     pace.Turns[*Peer] // post-quantum exchanges that this device offers, until there is a session with the key
+	routeTurns    pathmtu.Turns
+	failuresLog   pace.Rate // of warnings about peers that do not answer
+	pathMTULog    pace.Rate // of messages about path MTUs
 
 	stop    chan struct{} // closed by Close
 	done    chan struct{} // closed when everything has ended
@@ -172,9 +174,10 @@ func New(cfg Config) *Device {
 	d.counts.tunDropsBefore.Store(d.counts.tunQueueDrops())
 	d.inbound.gate.Init()
 	d.tasks.init()
+	d.exchangeTasks.init()
 	d.renewals.At, d.renewals.Come = func(p *Peer) *pace.Turn { return &p.handshake.turn }, func(p *Peer) { p.post(taskRenew) }
 	d.renewals.SetLimit(maxRenewals)
-	d.exchanges.At, d.exchanges.Come = func(p *Peer) *pace.Turn { return p.quantum.turn() }, func(p *Peer) { p.post(taskExchange) }
+	d.exchanges.At, d.exchanges.Come = func(p *Peer) *pace.Turn { return p.quantum.turn() }, (*Peer).postExchange
 	d.exchanges.SetLimit(maxExchanges)
 	d.spreading.Store(&spreadConfig{ports: spread.DefaultPorts})
 	d.outer.sources.Log, d.outer.groups.Log, d.outer.selection.Log = cfg.Log, cfg.Log, cfg.Log
@@ -338,21 +341,50 @@ func (d *Device) down() {
 	d.outer.close()
 }
 
-// runWorker handles handshake messages and peers' tasks until the device stops.
+// runWorker handles handshake messages and peers' tasks until the device stops. Exchanges wait while
+// there is anything else to do: a peer without a session has no connection at all.
 func (d *Device) runWorker() {
 	for {
+		if d.runUrgent() {
+			continue
+		}
 		select {
 		case <-d.stop:
 			return
 		case m := <-d.inbound.gate.Reserved():
-			d.engine.SlowDrops.Add(d.inbound.take(m), 1)
+			d.runMessage(m)
 		case m := <-d.inbound.gate.Shared():
-			d.engine.SlowDrops.Add(d.inbound.take(m), 1)
+			d.runMessage(m)
 		case <-d.tasks.waiting:
-			d.tasks.take().runTasks()
-			d.stalls.check()
+			d.runTask()
+		case <-d.exchangeTasks.waiting:
+			d.runExchange()
 		}
 	}
+}
+
+// runUrgent handles a handshake message or a peer's tasks, and reports whether any waited.
+func (d *Device) runUrgent() bool {
+	select {
+	case m := <-d.inbound.gate.Reserved():
+		d.runMessage(m)
+	case m := <-d.inbound.gate.Shared():
+		d.runMessage(m)
+	case <-d.tasks.waiting:
+		d.runTask()
+	default:
+		return false
+	}
+	return true
+}
+
+func (d *Device) runMessage(m *admission.Message) { d.engine.SlowDrops.Add(d.inbound.take(m), 1) }
+
+// runTask runs the tasks of the first peer that waits in tasks.
+func (d *Device) runTask() {
+	p := d.tasks.take()
+	p.runTasks(p.tasks.Swap(0))
+	d.stalls.check()
 }
 
 // Handshake implements engine.Control: it copies a handshake message to a queue.

@@ -72,19 +72,29 @@ func (d *Device) Shut() {
 // Step runs all waiting work of a device that was not started, and returns the number of items.
 func (d *Device) Step() (n int) {
 	for {
-		select {
-		case l := <-d.inbound.gate.Reserved():
-			d.engine.SlowDrops.Add(d.inbound.take(l), 1)
-		case l := <-d.inbound.gate.Shared():
-			d.engine.SlowDrops.Add(d.inbound.take(l), 1)
-		case <-d.tasks.waiting:
-			d.tasks.take().runTasks()
-		default:
-			return n
+		if !d.runUrgent() {
+			select {
+			case <-d.exchangeTasks.waiting:
+				d.runExchange()
+			default:
+				return n
+			}
 		}
 		n++
 	}
 }
+
+// Work runs a worker of a device that was not started for a second.
+func (d *Device) Work() {
+	time.AfterFunc(time.Second, func() { close(d.stop) })
+	d.runWorker()
+}
+
+// AskForExchange posts the task of the exchanges with a peer.
+func (p *Peer) AskForExchange() { p.postExchange() }
+
+// ExchangeWaits reports whether that task has not begun.
+func (p *Peer) ExchangeWaits() bool { return p.exchange.Load() }
 
 // StepHandshakes is Step without tasks. It returns the result of each message.
 func (d *Device) StepHandshakes() (reasons []drop.Reason) {
@@ -281,8 +291,7 @@ func (d *Device) EffectiveKey(peer noise.PublicKey, psk noise.PresharedKey, id u
 func (d *Device) PartsAfterOtherTask(peer noise.PublicKey) int {
 	p := d.peers.lookup(peer)
 	p.quantum.machine.Load().Put(wire.AppendKEMPart(nil, wire.KEMKey, make([]byte, wire.KEMKeySize), 0), nil, d.clock())
-	p.tasks.Store(taskRenew)
-	p.runTasks()
+	p.runTasks(taskRenew)
 	return len(p.quantum.machine.Load().Take())
 }
 

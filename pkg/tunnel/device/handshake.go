@@ -334,7 +334,7 @@ const turnRetries = 2
 func (h *handshakes) renew(now int64) {
 	p := h.peer
 	if p.staged.has() || p.dev.renewals.Enter(p) {
-		h.startRenewal(now)
+		h.startRenewal(now, false)
 	}
 }
 
@@ -348,15 +348,20 @@ func (h *handshakes) takeTurn(now int64) {
 	case p.sessions.has() || h.attempt != nil:
 		r.Leave(p)
 	default:
-		h.startRenewal(now)
+		h.startRenewal(now, false)
 	}
 }
 
-// startRenewal sends the initiation of renew. The caller holds mu.
-func (h *handshakes) startRenewal(now int64) {
+// startRenewal sends the initiation of renew. patient says that the peer may be busy, and that there is a session that carries data
+// meanwhile. The caller holds mu.
+func (h *handshakes) startRenewal(now int64, patient bool) {
 	h.peer.timers.HandshakeWanted(now) // the time until it gives up begins
 	h.sendInitiation(now)
-	h.retries, h.retryAt = 0, now+retryIntervals[0]
+	h.retries = 0
+	if patient {
+		h.retries = turnRetries
+	}
+	h.retryAt = now + retryIntervals[h.retries]
 }
 
 // retry repeats the initiation of renew when that is due. The caller holds mu.
@@ -366,6 +371,7 @@ func (h *handshakes) retry(now int64) {
 		return
 	}
 	h.retryAt = 0
+	p.quantum.leaveTurn()
 	if h.attempt == nil { // there is a session, or there can be none
 		p.dev.renewals.Leave(p)
 		return
@@ -384,7 +390,7 @@ func (h *handshakes) runTasks(tasks uint32, now int64) {
 	p := h.peer
 	if tasks&taskHandshake != 0 && h.sessionNeeded(now) {
 		if p.dev.renewals.Withdraw(p) {
-			h.startRenewal(now)
+			h.startRenewal(now, false)
 		} else {
 			h.initiate(now)
 		}

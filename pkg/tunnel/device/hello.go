@@ -236,7 +236,7 @@ func (h *hellos) handle(m *hello.Pending, now int64) {
 	requested := false
 	if m != nil {
 		requested = h.receive(m)
-		h.peer.quantum.offer(now)
+		h.peer.quantum.request()
 	}
 	if !h.exchange.Ropewalk {
 		return

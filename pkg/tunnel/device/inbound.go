@@ -257,7 +257,7 @@ func (in *inbound) handleResponse(msg []byte, from underlay.Endpoint) drop.Reaso
 		p.dev.counts.quantum.fallbacks.Add(1)
 		p.hello.query(now)
 	}
-	p.quantum.offer(now)
+	p.quantum.request()
 	p.armTimer(now)
 	return drop.None
 }

@@ -34,6 +34,7 @@ type Peer struct {
 	engine    *engine.Peer
 	name      atomic.Pointer[string] // for people, nil for none; written under mu
 	tasks     atomic.Uint32          // waiting tasks, as bits; the peer is in Device.tasks while not zero
+	exchange  atomic.Bool            // the peer is in Device.exchangeTasks
 	lastRekey atomic.Int64           // when a lane last requested a rekey
 
 	mu       sync.Mutex // guards the fields below, and the parts of the peer unless they say otherwise

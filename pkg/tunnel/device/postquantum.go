@@ -65,19 +65,30 @@ func (q *quantum) runTask(parts []pqexchange.Part, now int64) {
 
 // upgrade starts the handshake with a new key when it is due. The caller holds mu.
 func (q *quantum) upgrade(now int64) {
-	if q.machine.Load().Upgrade(q.peer.sessions.inUse(), now) {
-		q.peer.handshake.startRenewal(now)
+	if !q.machine.Load().Upgrade(q.peer.sessions.inUse(), now) {
+		return
+	}
+	q.peer.handshake.startRenewal(now, q.policy() != config.PostQuantumRequired)
+}
+
+// request posts the task that begins an exchange, if one is due. The caller holds mu.
+func (q *quantum) request() {
+	if q.machine.Load().Wanted() {
+		q.peer.postExchange()
+	}
+}
+
+// leaveTurn gives the peer's turn to others. The caller holds mu.
+func (q *quantum) leaveTurn() {
+	if m := q.machine.Load(); m != nil {
+		q.peer.dev.exchanges.Leave(q.peer)
 	}
 }
 
 // runTimers does what is due. The caller holds mu.
 func (q *quantum) runTimers(now int64) {
-	a, retry := q.machine.Load().Fire(q.peer.sessions.inUse(), now)
-	q.act(a, now)
+	q.act(q.machine.Load().Fire(q.peer.sessions.inUse(), now), now)
 	q.upgrade(now)
-	if retry {
-		q.offer(now)
-	}
 }
 
 // act does what the Machine asks for. The caller holds mu.
@@ -91,7 +102,7 @@ func (q *quantum) act(a pqexchange.Actions, now int64) {
 		q.send(a, now)
 	}
 	if a.LeaveTurn {
-		p.dev.exchanges.Leave(p)
+		q.leaveTurn()
 	}
 	if a.Expire {
 		p.staged.drop()
@@ -126,15 +137,10 @@ func (q *quantum) warnDowngraded(now int64) {
 		"peer", p.key, "reason", q.report(now).Reason, "last_post_quantum", q.machine.Load().Had())
 }
 
-// exchangeTurns implements pqexchange.Turns.
-type exchangeTurns struct{ *Peer }
-
-func (p exchangeTurns) UnderLoad(now int64) bool { return p.dev.inbound.gate.UnderLoad(now) }
-func (p exchangeTurns) EnterTurn() bool          { return p.dev.exchanges.Enter(p.Peer) }
-
-// offer begins an exchange if one is due, and there are resources for it. The caller holds mu.
+// offer begins an exchange if one is due, and it is the peer's turn. The caller holds mu.
 func (q *quantum) offer(now int64) {
-	a, err := q.machine.Load().Offer(q.peer.dev.cfg.Rand, exchangeTurns{q.peer}, now)
+	enter := func() bool { return q.peer.dev.exchanges.Enter(q.peer) }
+	a, err := q.machine.Load().Offer(q.peer.dev.cfg.Rand, enter, now)
 	if err != nil {
 		q.peer.log().Error("beginning a post-quantum exchange failed, trying again with the next session", "peer", q.peer.key, "error", err)
 	}
@@ -151,7 +157,7 @@ func (q *quantum) begin() {
 func (q *quantum) end() {
 	if m := q.machine.Load(); m != nil {
 		m.End()
-		q.peer.dev.exchanges.Leave(q.peer)
+		q.leaveTurn()
 	}
 }
 
@@ -193,7 +199,7 @@ func (q *quantum) setPolicy(next config.PostQuantum) {
 	p := q.peer
 	m := q.created()
 	if next == config.PostQuantumOff {
-		p.dev.exchanges.Leave(p)
+		q.leaveTurn()
 		for _, b := range p.sessions.all() {
 			if b != nil {
 				b.exchange.Wipe()

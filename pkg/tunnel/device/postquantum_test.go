@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/underlaytest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -694,6 +696,61 @@ func TestPartsWaitForTheirTask(t *testing.T) {
 		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
 		if n := a.PartsAfterOtherTask(b.Public()); n != 1 {
 			t.Errorf("%d parts wait after another task, want 1", n)
+		}
+	})
+}
+
+// TestExchangesWaitForHandshakes: the only worker has handshake messages to handle, which arrived later.
+func TestExchangesWaitForHandshakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		var h *devicetest.Host
+		var p *device.Peer
+		early := false
+		clock := engine.NewClock()
+		h = lan.Host(t, 1, devicetest.Options{Stop: true, Clock: func() int64 { // the task reads it
+			early = early || p != nil && !p.ExchangeWaits() && h.QueuedHandshakes() > 0
+			return clock()
+		}})
+		h.Follow(tun.Event{Up: true, MTU: 1420})
+		defer h.Shut()
+		s := newStranger(t, lan, 66)
+		h.Apply(config.Device{Peers: []config.Peer{s.asPeer()}})
+		h.Step()
+		waiting := h.PeerOf(s.id.Public())
+		waiting.AskForExchange()
+		for i := range 32 {
+			h.Handshake(s.initiation(h, at(i+1)), s.port.Endpoint(false))
+		}
+		p = waiting
+		h.Work()
+		if n := h.QueuedHandshakes(); n > 0 || p.ExchangeWaits() || early {
+			t.Errorf("%d handshake messages wait, exchange waits: %v, came early: %v", n, p.ExchangeWaits(), early)
+		}
+	})
+}
+
+// TestTurnLastsUntilTheSessionWithTheKey: else the handshakes of all exchanges would be due at once, and repeated while they wait.
+func TestTurnLastsUntilTheSessionWithTheKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var initiations atomic.Int32
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlaytest.Verdict {
+			if kind, _ := wire.Classify(datagram); kind == wire.TypeInitiation && initiations.Add(1) > 1 {
+				return underlaytest.Drop
+			}
+			return underlaytest.Deliver
+		})
+		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(500 * time.Millisecond)
+		synctest.Wait()
+		if n, sent := a.Exchanges(), initiations.Load(); n != 1 || sent != 2 {
+			t.Errorf("%d turns and %d initiations, want 1 while the second initiation waits for its response", n, sent)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n, sent := a.Exchanges(), initiations.Load(); n != 0 || sent != 3 {
+			t.Errorf("%d turns and %d initiations, want none of a peer that does not answer, and one more", n, sent)
 		}
 	})
 }

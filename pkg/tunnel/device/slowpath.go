@@ -86,7 +86,7 @@ func (p *Peer) ProbeDue() { p.post(taskProbe) }
 func (p *Peer) ExchangePart(plain []byte, keys *session.Keypair) drop.Reason {
 	why := p.quantum.machine.Load().Put(plain, keys, p.dev.clock())
 	if why == drop.None {
-		p.post(taskExchange)
+		p.postExchange()
 	}
 	return why
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/hello"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pqexchange"
@@ -26,6 +27,24 @@ func (p *Peer) post(task uint32) {
 		}
 		return
 	}
+}
+
+// postExchange posts taskExchange. A session that carries no data without a key does not wait for
+// the handshakes with other peers.
+func (p *Peer) postExchange() {
+	switch {
+	case p.quantum.policy() == config.PostQuantumRequired:
+		p.post(taskExchange)
+	case !p.exchange.Swap(true):
+		p.dev.exchangeTasks.put(p)
+	}
+}
+
+// runExchange runs taskExchange of the first peer that waits in Device.exchangeTasks.
+func (d *Device) runExchange() {
+	p := d.exchangeTasks.take()
+	p.exchange.Store(false)
+	p.runTasks(taskExchange)
 }
 
 // The tasks that lanes and timers post for a worker.
@@ -82,9 +101,8 @@ func (q *taskQueue) take() *Peer {
 	return p
 }
 
-// runTasks runs all posted tasks.
-func (p *Peer) runTasks() {
-	tasks := p.tasks.Swap(0)
+// runTasks runs tasks that were posted.
+func (p *Peer) runTasks(tasks uint32) {
 	var m *hello.Pending
 	if tasks&taskHello != 0 {
 		m = p.hello.take()

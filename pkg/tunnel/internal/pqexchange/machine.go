@@ -16,9 +16,6 @@ import (
 )
 
 const (
-	// exchangeRetry is the time, in ns, after which an exchange may begin that has waited while
-	// handshakes were under load.
-	exchangeRetry = int64(time.Second)
 	// upgradePause is the minimum time, in ns, between an initiation and the next one if a new key
 	// causes it. Peers drop initiations that follow within 20 ms (peer.HandshakeInitiationRate).
 	upgradePause = int64(25 * time.Millisecond)
@@ -48,7 +45,7 @@ type Machine struct {
 	unfit       int             // initiations since the last session whose responses fit no key
 	initiatedAt int64           // when the last initiation was sent
 	upgradeAt   int64           // when a handshake with a new key is due, 0 for never
-	retryAt     int64           // when an exchange that waits for the end of the load may begin, 0 for never
+	upgrading   bool            // it is due, or is in flight
 	expireAt    int64           // when packets that wait for a post-quantum session are dropped, 0 for never
 	had         time.Time       // when a session with a key was last confirmed; zero for never, or if that was forgotten
 	baseSince   int64           // since when sessions have no key, 0 for not
@@ -132,9 +129,9 @@ func (m *Machine) SetOffers(o postquantum.Offers) {
 // act adds the state after an event to the actions of the exchange.
 func (m *Machine) act(a postquantum.Actions, now int64) Actions {
 	if a.Upgrade {
-		m.upgradeAt = max(now, m.initiatedAt+upgradePause)
+		m.upgradeAt, m.upgrading = max(now, m.initiatedAt+upgradePause), true
 	}
-	return Actions{Actions: a, Message: m.exchange.Message(), LeaveTurn: !m.exchange.HoldsTurn()}
+	return Actions{Actions: a, Message: m.exchange.Message(), LeaveTurn: !m.holdsTurn()}
 }
 
 // Receive takes a part that has arrived in a session.
@@ -142,25 +139,22 @@ func (m *Machine) Receive(in *postquantum.Session, p *Part, now int64) Actions {
 	return m.act(m.exchange.Receive(in, &p.part, now), now)
 }
 
-// Turns tells whether there are resources for an exchange.
-type Turns interface {
-	UnderLoad(now int64) bool // handshakes arrive faster than they are handled
-	EnterTurn() bool          // has, or requests, a turn among all peers
-}
+// holdsTurn reports whether the exchange, or the handshake with its key, takes resources.
+func (m *Machine) holdsTurn() bool { return m.exchange.HoldsTurn() || m.upgrading }
 
-// Offer begins an exchange if one is due, and there are resources for it. Peers whose sessions carry
-// no data without a key need no turn. The error is rand's.
-func (m *Machine) Offer(rand io.Reader, t Turns, now int64) (Actions, error) {
+// Wanted reports whether Offer would begin an exchange, or request a turn for it.
+func (m *Machine) Wanted() bool { return m.Policy() != config.PostQuantumOff && m.exchange.WantsTurn() }
+
+// Offer begins an exchange if one is due. enter reports whether this peer has its turn among all, and
+// requests it. Peers whose sessions carry no data without a key need none. The error is rand's.
+func (m *Machine) Offer(rand io.Reader, enter func() bool, now int64) (Actions, error) {
 	switch policy := m.Policy(); {
 	case policy == config.PostQuantumOff:
 		return Actions{}, nil
 	case !m.exchange.WantsTurn():
-		return Actions{LeaveTurn: !m.exchange.HoldsTurn()}, nil
+		return Actions{LeaveTurn: !m.holdsTurn()}, nil
 	case policy == config.PostQuantumRequired:
-	case t.UnderLoad(now):
-		m.retryAt = now + exchangeRetry
-		return Actions{}, nil
-	case !t.EnterTurn():
+	case !enter():
 		return Actions{}, nil
 	}
 	a, err := m.exchange.Offer(rand, now)
@@ -176,16 +170,13 @@ func (m *Machine) Upgrade(current Session, now int64) bool {
 	return current.Exchange != nil && !current.hasKey() && m.exchange.State() == postquantum.Done
 }
 
-// Fire does what is due, except Upgrade. retry asks for Offer.
-func (m *Machine) Fire(current Session, now int64) (a Actions, retry bool) {
+// Fire does what is due, except Upgrade.
+func (m *Machine) Fire(current Session, now int64) (a Actions) {
 	if m == nil {
-		return a, false
+		return a
 	}
 	if at := m.exchange.Next(); at != 0 && now >= at {
 		a = m.act(m.exchange.Fire(now), now)
-	}
-	if retry = m.retryAt != 0 && now >= m.retryAt; retry {
-		m.retryAt = 0
 	}
 	if m.expireAt != 0 && now >= m.expireAt {
 		m.expireAt = 0
@@ -197,7 +188,7 @@ func (m *Machine) Fire(current Session, now int64) (a Actions, retry bool) {
 	if !m.warned && m.downgraded(current, now) {
 		m.warned, a.Downgrade = true, true
 	}
-	return a, retry
+	return a
 }
 
 // Next returns when Fire or Upgrade is due, 0 for never.
@@ -209,7 +200,7 @@ func (m *Machine) Next(current Session, now int64) (next int64) {
 	if !m.warned {
 		warnAt = m.downgradeAt(current, now)
 	}
-	for _, at := range [...]int64{m.exchange.Next(), m.upgradeAt, m.retryAt, m.expireAt, warnAt} {
+	for _, at := range [...]int64{m.exchange.Next(), m.upgradeAt, m.expireAt, warnAt} {
 		if at != 0 && (next == 0 || at < next) {
 			next = at
 		}
@@ -225,7 +216,7 @@ func (m *Machine) Begin(current Session, now int64, wall time.Time) Actions {
 	_, held := m.exchange.Ring.Signal()
 	m.lost = !current.hasKey() && (m.lost || held && !m.had.IsZero())
 	m.exchange.Begin(current.Exchange, now)
-	m.upgradeAt = 0
+	m.upgradeAt, m.upgrading = 0, false
 	if m.since == 0 {
 		m.since = now
 	}
@@ -241,7 +232,7 @@ func (m *Machine) Begin(current Session, now int64, wall time.Time) Actions {
 	case m.baseSince == 0:
 		m.baseSince = now
 	}
-	return Actions{LeaveTurn: !m.exchange.HoldsTurn() && !m.exchange.WantsTurn()}
+	return Actions{LeaveTurn: !m.holdsTurn() && !m.exchange.WantsTurn()}
 }
 
 // End follows that all sessions were erased.
@@ -251,7 +242,7 @@ func (m *Machine) End() {
 	}
 	m.exchange.Ring.EraseUsed()
 	m.exchange.End()
-	m.upgradeAt, m.retryAt, m.expireAt = 0, 0, 0
+	m.upgradeAt, m.upgrading, m.expireAt = 0, false, 0
 	m.baseSince, m.warned, m.since = 0, false, 0
 }
 

@@ -47,8 +47,8 @@ func TestPeerWithoutMachineTakesNoPart(t *testing.T) {
 	if s.Restricted(now) || s.Exchange.Key().Named {
 		t.Error("want a session that carries data, without a key")
 	}
-	a, retry := m.Fire(s, now)
-	if a.Expire || a.Downgrade || a.Send != 0 || retry || m.Upgrade(s, now) || m.Next(s, now) != 0 || m.GiveUp() {
+	a := m.Fire(s, now)
+	if a.Expire || a.Downgrade || a.Send != 0 || m.Upgrade(s, now) || m.Next(s, now) != 0 || m.GiveUp() {
 		t.Errorf("want nothing to do, not %+v", a)
 	}
 	if stamp := (noise.Timestamp{}); m.Mark(stamp, false, now) != stamp || !m.Mark(stamp, true, now).IsSigned() {
@@ -79,7 +79,7 @@ func TestRequiredSessionWithoutKeyExpires(t *testing.T) {
 		t.Fatal("want a session without data, and a time when packets are dropped")
 	}
 	for at := m.Next(s, now); at < now+session.RejectAfterTime; at = m.Next(s, at) {
-		if a, _ := m.Fire(s, at); !a.Expire {
+		if a := m.Fire(s, at); !a.Expire {
 			t.Errorf("want the waiting packets dropped, not %+v", a)
 		}
 	}
@@ -95,10 +95,28 @@ func TestSessionsWithoutKeyAreADowngradeOnce(t *testing.T) {
 	if r := m.Report(config.PostQuantumAuto, s, nil, at-1); r.Downgraded || r.Active {
 		t.Errorf("got %+v before the time of grace is over", r)
 	}
-	if a, _ := m.Fire(s, at); !a.Downgrade {
+	if a := m.Fire(s, at); !a.Downgrade {
 		t.Error("want the downgrade reported")
 	}
-	if a, _ := m.Fire(s, at); a.Downgrade || !m.Report(config.PostQuantumAuto, s, nil, at).Downgraded {
+	if a := m.Fire(s, at); a.Downgrade || !m.Report(config.PostQuantumAuto, s, nil, at).Downgraded {
 		t.Error("want it reported once, and in effect")
+	}
+}
+
+// TestRepeatedPartWaitsOnce: thousands of offerers may repeat their parts before a worker has time.
+func TestRepeatedPartWaitsOnce(t *testing.T) {
+	m := pqexchange.New(noise.PublicKey{1}, noise.PublicKey{2})
+	m.SetPolicy(config.PostQuantumAuto)
+	key := make([]byte, wire.KEMKeySize)
+	other := append(make([]byte, wire.KEMKeySize-1), 1)
+	for _, message := range [][]byte{key, key, other, key} {
+		for part := range wire.KEMParts {
+			if why := m.Put(wire.AppendKEMPart(nil, wire.KEMKey, message, part), nil, now); why != drop.None {
+				t.Fatal(why)
+			}
+		}
+	}
+	if n := len(m.Take()); n != wire.KEMParts+1 {
+		t.Errorf("%d parts wait, want those of one message and the part that contradicts it", n)
 	}
 }

@@ -32,10 +32,21 @@ type partQueue struct {
 	list []Part
 }
 
-// put appends a part, unless the queue is full.
+// equal reports whether the same part has arrived twice.
+func (p *Part) equal(o *Part) bool {
+	return p.Keys == o.Keys && p.part.Kind == o.part.Kind && p.part.Part == o.part.Part && bytes.Equal(p.part.Data, o.part.Data)
+}
+
+// put appends a part, unless it waits already or the queue is full. An offerer repeats its parts
+// while the answerer has no time for them.
 func (q *partQueue) put(m Part) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	for i := range q.list {
+		if q.list[i].equal(&m) {
+			return true
+		}
+	}
 	if len(q.list) >= maxParts {
 		return false
 	}
