@@ -40,8 +40,9 @@ type fleetSession struct {
 // scratch is that of all fleets, which are used by one goroutine.
 var scratch session.Scratch
 
-// exchanging makes the peers take part in exchanges, with nothing left of earlier ones.
-func (f *fleet) exchanging(device noise.PublicKey) {
+// ropewalks makes the peers send hellos, and take part in exchanges if exchanges says so.
+func (f *fleet) ropewalks(device noise.PublicKey, exchanges bool) {
+	f.exchanges = exchanges
 	for _, p := range f.peers {
 		p.exchanger = &exchanger{}
 		p.exchanger.x.SetIdentity(p.public, device)
@@ -138,7 +139,7 @@ func (f *fleet) hello(p *fleetPeer, noReply bool) []byte {
 	p.exchanger.asked = time.Now()
 	_, port, _ := net.SplitHostPort(f.conn.LocalAddr().String())
 	own := netip.MustParseAddrPort(netip.AddrFrom4(p.addr()).String() + ":" + port)
-	return wire.AppendHello(nil, &wire.Hello{PostQuantum: true, NoReply: noReply, Own: own, Peer: f.device})
+	return wire.AppendHello(nil, &wire.Hello{PostQuantum: f.exchanges, NoReply: noReply, Own: own, Peer: f.device})
 }
 
 // control handles the plaintext of a data message.

@@ -3,6 +3,7 @@
 package idle
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -11,8 +12,8 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -41,10 +42,18 @@ type fleet struct {
 	began  time.Time
 	left   int // without a session
 	sent   int // initiations, or responses
+	// exchanges says that peers with an exchanger take part in exchanges. Others have only hellos.
+	exchanges bool
 	// unkeyed is the number of peers that take part in exchanges and have no session with a key.
 	unkeyed int
-	buf     [2048]byte
-	oob     [128]byte
+	arrived chan datagram // from the socket
+	later   []datagram    // to peers that have a session
+}
+
+// datagram is one message from the device to a peer.
+type datagram struct {
+	to  *fleetPeer
+	msg []byte
 }
 
 // fleetPeer is one peer.
@@ -62,13 +71,13 @@ type fleetPeer struct {
 	exchanger *exchanger    // nil: it takes part in no exchanges
 	named     postquantum.Key
 	local     uint32 // of the last handshake
+	waiting   int    // messages in fleet.later
 }
 
 // newFleet returns n peers of a device.
 func newFleet(t testing.TB, n int, device noise.PublicKey, conn *net.UDPConn) *fleet {
 	t.Helper()
-	f := &fleet{t: t, conn: conn, made: time.Now()}
-	t.Cleanup(func() { _ = conn.Close() })
+	f := &fleet{t: t, conn: conn, made: time.Now(), arrived: make(chan datagram, 1<<16)}
 	for i := range n {
 		key, err := noise.NewPrivateKey(rand.Reader)
 		expect.NoError(t, err)
@@ -80,7 +89,28 @@ func newFleet(t testing.TB, n int, device noise.PublicKey, conn *net.UDPConn) *f
 		p.initiator = noise.NewInitiator(p.remote)
 		f.peers = append(f.peers, p)
 	}
+	var reader sync.WaitGroup
+	reader.Go(f.read)
+	t.Cleanup(func() {
+		_ = conn.Close()
+		reader.Wait()
+	})
 	return f
+}
+
+// read takes messages from the socket until that is closed. As the peers' hosts do, it has room for all of them.
+func (f *fleet) read() {
+	var buf [2048]byte
+	var oob [128]byte
+	for {
+		n, o, _, _, err := f.conn.ReadMsgUDPAddrPort(buf[:], oob[:])
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if to := f.receiver(oob[:o]); err == nil && to != nil {
+			f.arrived <- datagram{to, bytes.Clone(buf[:n])}
+		}
+	}
 }
 
 // fleetSocket opens a socket that sends from, and receives at, all addresses of 127.0.0.0/8.
@@ -127,12 +157,12 @@ func (f *fleet) config(dialed bool) (d config.Device) {
 func (f *fleet) prepare(port uint16, initiate bool) {
 	f.t.Helper()
 	f.device = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
-	f.left, f.sent = len(f.peers), 0
-	if f.peers[0].exchanger != nil {
+	f.left, f.sent, f.unkeyed, f.later = len(f.peers), 0, 0, nil
+	if f.exchanges {
 		f.unkeyed = len(f.peers)
 	}
 	for _, p := range f.peers {
-		p.took, p.retry, p.jar = 0, time.Time{}, noise.NewCookieJar(p.remote)
+		p.took, p.waiting, p.retry, p.jar = 0, 0, time.Time{}, noise.NewCookieJar(p.remote)
 		if p.exchanger != nil {
 			p.exchanger.restarted()
 		}
@@ -187,37 +217,45 @@ func (f *fleet) send(p *fleetPeer, msg []byte) error {
 	return err
 }
 
-// run handles messages until all peers have a session, for limit at most.
-func (f *fleet) run(limit time.Duration) error {
-	const tick = 20 * time.Millisecond
-	for next := time.Now(); f.left > 0 || f.unkeyed > 0; {
-		if now := time.Now(); !now.Before(next) {
-			next = now.Add(tick)
+// run handles messages until all peers have a session, for limit at most. Each peer of a real fleet has a CPU of its own, so the exchange of one
+// delays the session of no other. Here the messages to peers that have a session wait for all others.
+func (f *fleet) run(limit time.Duration) (err error) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	always := make(chan struct{})
+	close(always)
+	for err == nil && (f.left > 0 || f.unkeyed > 0) {
+		var idle chan struct{}
+		if len(f.later) > 0 && len(f.arrived) == 0 {
+			idle = always
+		}
+		select {
+		case <-idle:
+			d := f.later[0]
+			f.later = f.later[1:]
+			d.to.waiting--
+			err = f.handle(d.to, d.msg)
+		case d := <-f.arrived:
+			if d.to.took == 0 {
+				err = f.handle(d.to, d.msg)
+				break
+			}
+			d.to.waiting++
+			f.later = append(f.later, d)
+		case now := <-tick.C:
 			if now.Sub(f.began) > limit {
 				return fmt.Errorf("%d of %d peers have no session, and %d no key, after %v", f.left, len(f.peers), f.unkeyed, limit)
 			}
-			if err := errors.Join(f.retry(now), f.conn.SetReadDeadline(next)); err != nil {
-				return err
-			}
-		}
-		n, oob, _, _, err := f.conn.ReadMsgUDPAddrPort(f.buf[:], f.oob[:])
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ECONNREFUSED):
-		case err != nil:
-			return fmt.Errorf("receiving for the peers: %w", err)
-		default:
-			if err := f.handle(f.buf[:n], f.oob[:oob]); err != nil {
-				return err
-			}
+			err = f.retry(now)
 		}
 	}
-	return nil
+	return err
 }
 
 // retry sends the initiations again that are due.
 func (f *fleet) retry(now time.Time) error {
 	for _, p := range f.peers {
-		if p.exchanger != nil {
+		if p.exchanger != nil && p.waiting == 0 {
 			if err := f.tick(p, now); err != nil {
 				return err
 			}
@@ -245,11 +283,10 @@ func (f *fleet) receiver(oob []byte) *fleetPeer {
 	return f.peers[i]
 }
 
-// handle handles one message from the device.
-func (f *fleet) handle(msg, oob []byte) error {
-	p := f.receiver(oob)
+// handle handles one message from the device to a peer.
+func (f *fleet) handle(p *fleetPeer, msg []byte) error {
 	kind, reason := wire.Classify(msg)
-	if p == nil || reason != drop.None {
+	if reason != drop.None {
 		return nil
 	}
 	switch kind {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -27,22 +29,41 @@ func TestPeersReconnectAfterRestart(t *testing.T) {
 		if dialed {
 			name = "the daemon initiates"
 		}
-		t.Run(name, func(t *testing.T) { reconnect(t, dialed, false) })
-		t.Run(name+" and exchange keys", func(t *testing.T) { reconnect(t, dialed, true) })
+		t.Run(name, func(t *testing.T) { reconnect(t, dialed, stockPeers) })
+		t.Run(name+", and peers send hellos", func(t *testing.T) { reconnect(t, dialed, helloPeers) })
+		t.Run(name+", and peers exchange keys", func(t *testing.T) { reconnect(t, dialed, exchangingPeers) })
 	}
+}
+
+// kind is the kind of a fleet's peers.
+type kind int
+
+const (
+	stockPeers kind = iota
+	helloPeers
+	exchangingPeers
+)
+
+// cpuTime returns the CPU time of this process.
+func cpuTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	expect.NoError(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // reconnect restarts a daemon that has sessions with all peers. With dialed it initiates, otherwise its peers do. With exchanges all must have a session
 // with a post-quantum key, too. The peers of all take their CPU time from one goroutine.
-func reconnect(t *testing.T, dialed, exchanges bool) {
+func reconnect(t *testing.T, dialed bool, peers kind) {
+	exchanges := peers == exchangingPeers
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		t.Skipf("needs a TUN driver: %v", err)
 	}
 	lab, _ := netlabtest.Hosts(t, "restart")
 	command := scaledCommand(t)
 	switch {
-	case exchanges && *other != "":
-		t.Skip("only ropewalk exchanges keys")
+	case peers != stockPeers && *other != "":
+		t.Skip("only ropewalk sends hellos")
 	case *other == "":
 		command = append(command, "--post-quantum", map[bool]string{true: "auto", false: "off"}[exchanges])
 	}
@@ -57,13 +78,15 @@ func reconnect(t *testing.T, dialed, exchanges bool) {
 		count = *scale
 	}
 	f := newFleet(t, count, d.public, conn)
-	if exchanges {
-		f.exchanging(d.public)
+	if peers != stockPeers {
+		f.ropewalks(d.public, exchanges)
 	}
 	d.connectFleet(f, dialed)
 	d.restart(command)
-	before, peak := d.usage(), d.connectFleet(f, dialed)
+	before, own := d.usage(), cpuTime(t)
+	peak := d.connectFleet(f, dialed)
 	took, u := f.until(1, false), d.usage()
+	own = cpuTime(t) - own
 	d.report("half of the peers have a session after", "s", f.until(0.5, false).Seconds())
 	d.report("99 of 100", "s", f.until(0.99, false).Seconds())
 	d.report(fmt.Sprintf("all %d", count), "s", took.Seconds())
@@ -74,6 +97,7 @@ func reconnect(t *testing.T, dialed, exchanges bool) {
 	}
 	d.report("initiations or responses that each peer sent", "", float64(f.sent)/float64(count))
 	d.report("CPU time of the daemon", "s", float64(u.ticks-before.ticks)/100)
+	d.report("CPU time of the peers", "s", own.Seconds())
 	d.report("peak of resident memory", "MiB", float64(peak)/1024)
 }
 
