@@ -69,7 +69,7 @@ mutant 'key pair kept after the exchange' $pq/exchange.go 's/x.keyPair, x.tries,
 mutant 'zero secret accepted' $pq/kem.go 's/, make\(\[\]byte, mlkem.SharedKeySize\)\) == 0/, make([]byte, mlkem.SharedKeySize)) >= 0/' ./$pq
 
 # Those of package device, whose other tests take minutes.
-run='Quantum|Required|Policy|Auto|Restarted|Stock|Waking|Erasure|Upgrade|Changed|Unfit|Silence|Effective|Answerer|Preshared|ExchangesWait|TurnLasts'
+run='Quantum|Required|Policy|Auto|Restarted|Stock|Waking|Erasure|Upgrade|Changed|Unfit|Silence|Effective|Answerer|Preshared|ExchangesWait|TurnLasts|SameBytes'
 dev=pkg/tunnel/device machine=pkg/tunnel/internal/pqexchange
 mutant 'responder ignores the id and takes the newest key' $machine/keys.go 's/(id, named := t.Named\(\)\n)/$1\tif list := m.Keys(); len(list) > 0 {\n\t\tid = list[len(list)-1].ID\n\t}\n/' ./$dev
 mutant 'responder answers base although it has the key' $dev/handshake.go 's/PresharedKey\(named, /PresharedKey(postquantum.Key{}, /; s/(func \(h \*handshakes\) createResponse.*\n)/$1\t_ = named\n/' ./$dev
@@ -84,4 +84,5 @@ mutant 'upgrade in place forgets the ring' $machine/keys.go 's/m.exchange.Ring.R
 mutant 'exchanges do not wait for handshakes' $dev/device.go 's/if d.runUrgent\(\) \{/if false \&\& d.runUrgent() {/' ./$dev
 mutant 'turn ends before the session with the key' $machine/machine.go 's/ \|\| m.upgrading \}/ \}/' ./$dev
 mutant 'initiation with a new key repeated at once' $dev/handshake.go 's/if patient \{/if false \&\& patient {/' ./$dev
+mutant 'peer without keys gets another timestamp' $machine/keys.go 's/\treturn t.Signed\(\)\n/\tif m != nil {\n\t\treturn t.Naming\(0\)\n\t}\n\treturn t.Signed\(\)\n/' ./$dev
 exit $status

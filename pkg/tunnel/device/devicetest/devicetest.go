@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -47,6 +48,7 @@ type Options struct {
 	NoIPv6 bool         // of NewUDP: do without, as on a host that has none
 	Plan   device.Planner
 	Clock  engine.Clock // by default, the device's
+	Rand   io.Reader    // of the host's key too; crypto/rand when nil
 	// Route and Loops are as in device.Config.
 	Route func(*underlay.Endpoint, uint32) device.Route
 	Loops func(*underlay.Endpoint, uint16, uint32) (bool, error)
@@ -143,7 +145,10 @@ func Connect(a, b *Host) {
 func start(tb testing.TB, n byte, o Options, at site) *Host {
 	tb.Helper()
 	h := &Host{N: n, tb: tb, outside: at.outside}
-	key, err := noise.NewPrivateKey(rand.Reader)
+	if o.Rand == nil {
+		o.Rand = rand.Reader
+	}
+	key, err := noise.NewPrivateKey(o.Rand)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -153,7 +158,7 @@ func start(tb testing.TB, n byte, o Options, at site) *Host {
 	h.Key = key
 	h.TUN = tuntest.NewFake(tuntest.FakeConfig{Queues: o.Lanes, Depth: o.Depth, QueueDrops: o.Drops, Features: tun.Features{TSO: true, USO: true}})
 	h.Device = device.New(device.Config{
-		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, Route: o.Route, Loops: o.Loops, OwnError: o.OwnError, Resolve: o.Resolve, Recall: o.Recall, OpenPort: wrapped(at.open, o.WrapPort),
+		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, Rand: o.Rand, Route: o.Route, Loops: o.Loops, OwnError: o.OwnError, Resolve: o.Resolve, Recall: o.Recall, OpenPort: wrapped(at.open, o.WrapPort),
 	})
 	tb.Cleanup(h.close)
 	h.Apply(config.Device{PrivateKey: &h.Key, ListenPort: &at.port})
