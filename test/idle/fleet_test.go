@@ -40,8 +40,9 @@ type fleet struct {
 	peers  []*fleetPeer
 	made   time.Time
 	began  time.Time
-	left   int // without a session
-	sent   int // initiations, or responses
+	left   int    // without a session
+	onAll  func() // called when all have one
+	sent   int    // initiations, or responses
 	// exchanges says that peers with an exchanger take part in exchanges. Others have only hellos.
 	exchanges bool
 	// unkeyed is the number of peers that take part in exchanges and have no session with a key.
@@ -77,7 +78,7 @@ type fleetPeer struct {
 // newFleet returns n peers of a device.
 func newFleet(t testing.TB, n int, device noise.PublicKey, conn *net.UDPConn) *fleet {
 	t.Helper()
-	f := &fleet{t: t, conn: conn, made: time.Now(), arrived: make(chan datagram, 1<<16)}
+	f := &fleet{t: t, conn: conn, made: time.Now(), arrived: make(chan datagram, 1<<16), onAll: func() {}}
 	for i := range n {
 		key, err := noise.NewPrivateKey(rand.Reader)
 		expect.NoError(t, err)
@@ -309,7 +310,9 @@ func (f *fleet) handle(p *fleetPeer, msg []byte) error {
 func (f *fleet) connected(p *fleetPeer) {
 	if p.took == 0 {
 		p.took = time.Since(f.began)
-		f.left--
+		if f.left--; f.left == 0 {
+			f.onAll()
+		}
 	}
 }
 

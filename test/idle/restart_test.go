@@ -83,10 +83,12 @@ func reconnect(t *testing.T, dialed bool, peers kind) {
 	}
 	d.connectFleet(f, dialed)
 	d.restart(command)
-	before, own := d.usage(), cpuTime(t)
+	before, ownBefore := d.usage(), cpuTime(t)
+	var classical usage
+	var ownClassical time.Duration
+	f.onAll = func() { classical, ownClassical = d.usage(), cpuTime(t)-ownBefore }
 	peak := d.connectFleet(f, dialed)
-	took, u := f.until(1, false), d.usage()
-	own = cpuTime(t) - own
+	took, u, own := f.until(1, false), d.usage(), cpuTime(t)-ownBefore
 	d.report("half of the peers have a session after", "s", f.until(0.5, false).Seconds())
 	d.report("99 of 100", "s", f.until(0.99, false).Seconds())
 	d.report(fmt.Sprintf("all %d", count), "s", took.Seconds())
@@ -96,6 +98,8 @@ func reconnect(t *testing.T, dialed bool, peers kind) {
 		d.report(fmt.Sprintf("all %d", count), "s", f.until(1, true).Seconds())
 	}
 	d.report("initiations or responses that each peer sent", "", float64(f.sent)/float64(count))
+	d.report("CPU time of the daemon until all have a session", "s", float64(classical.ticks-before.ticks)/100)
+	d.report("CPU time of the peers until then", "s", ownClassical.Seconds())
 	d.report("CPU time of the daemon", "s", float64(u.ticks-before.ticks)/100)
 	d.report("CPU time of the peers", "s", own.Seconds())
 	d.report("peak of resident memory", "MiB", float64(peak)/1024)
