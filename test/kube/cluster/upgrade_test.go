@@ -22,7 +22,7 @@ func (c *cluster) upgrade(values string) {
 func (c *cluster) awaitRollout() {
 	c.Helper()
 	for _, name := range []string{"ropewalk-engine", "ropewalk-mesh"} {
-		c.kubectl("-n", "ropewalk-system", "rollout", "status", "daemonset/"+name, "--timeout=3m")
+		c.kubectl("-n", "ropewalk-system", "rollout", "status", "daemonset/"+name, "--timeout=4m")
 	}
 }
 
