@@ -44,7 +44,7 @@ func TestBootRoutesAreThoseOfAgent(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if n, err := applyRouting("none", r); err != nil || n != 0 {
+		if n, err := (System{}).SetRoutes("none", r); err != nil || n != 0 {
 			t.Errorf("the agent makes %d changes, %v", n, err)
 		}
 		after, err := agentRoutes(routeTable)

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
@@ -17,7 +16,7 @@ import (
 // errNoInterface means that no interface has an address of the node.
 var errNoInterface = errors.New("no interface of this host has any of the node's addresses: set mtu of its pool in the RopewalkMesh")
 
-// configureInterface implements Network.SetInterface. One address of each pod prefix is the source
+// SetInterface implements Network. One address of each pod prefix is the source
 // of the node's own packets to other nodes' pods: they accept no other. It is checked on each
 // reconcile, since other programs may change it. The node may also get its prefixes late (calico
 // #8039), or get others, whose former addresses belong to another node.
@@ -25,7 +24,7 @@ var errNoInterface = errors.New("no interface of this host has any of the node's
 // Strict reverse path filtering would drop another node's answers to pods: they come from an
 // address to which packets bypass the tunnel. The same setting of the node's own devices, at which
 // packets of other nodes' pods arrive, is the administrator's.
-func configureInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error) {
+func (System) SetInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error) {
 	if slices.ContainsFunc(pods, isIPv6) {
 		if err := hostnet.DisableLinkLocal(name); err != nil {
 			return 0, err
@@ -98,26 +97,19 @@ func removeOtherAddresses(name string, have, want []netip.Prefix) (changes int, 
 
 func isIPv6(p netip.Prefix) bool { return !p.Addr().Is4() }
 
-// linkMTU implements Network.LinkMTU.
-func linkMTU(addrs []netip.Addr) (int, error) {
+// LinkMTU implements Network.
+func (System) LinkMTU(addrs []netip.Addr) (mtu int, err error) {
 	links, err := hostnet.Links()
 	if err != nil {
 		return 0, err
 	}
-	have, err := hostnet.Dump(func() ([]netlink.Addr, error) {
-		return netlink.AddrList(nil, netlink.FAMILY_ALL) //nolint:forbidigo // within hostnet.Dump
-	})
+	own, err := ownAddrs()
 	if err != nil {
-		return 0, fmt.Errorf("listing this host's addresses: %w", err)
+		return 0, err
 	}
-	mtu := 0
-	for _, a := range have {
-		addr, _ := netip.AddrFromSlice(a.IP)
-		if !slices.Contains(addrs, addr.Unmap()) {
-			continue
-		}
+	for _, a := range addrs {
 		for _, l := range links {
-			if l.Index == a.LinkIndex && (mtu == 0 || l.MTU < mtu) {
+			if slices.Contains(own[a], l.Index) && (mtu == 0 || l.MTU < mtu) {
 				mtu = l.MTU
 			}
 		}

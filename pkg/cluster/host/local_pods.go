@@ -58,10 +58,10 @@ func localPods(r *Routing, tunnel int) ([]netip.Prefix, error) {
 
 // staysOnHost reports whether a unicast route has no gateway, or an address of the host within the
 // destination. Cilium's route to the node's own pods has such a gateway.
-func staysOnHost(r *netlink.Route, dst netip.Prefix, own map[netip.Addr]bool) bool {
+func staysOnHost(r *netlink.Route, dst netip.Prefix, own map[netip.Addr][]int) bool {
 	gateway, ok := netip.AddrFromSlice(r.Gw)
 	gateway = gateway.Unmap()
-	return r.Type == unix.RTN_UNICAST && r.Via == nil && len(r.MultiPath) == 0 && (!ok || own[gateway] && dst.Contains(gateway))
+	return r.Type == unix.RTN_UNICAST && r.Via == nil && len(r.MultiPath) == 0 && (!ok || own[gateway] != nil && dst.Contains(gateway))
 }
 
 // destination returns a route's destination, or the zero prefix of a default route.
@@ -97,17 +97,18 @@ func podDevices(routes []netlink.Route) (map[int]bool, error) {
 	return devices, nil
 }
 
-func ownAddrs() (map[netip.Addr]bool, error) {
+// ownAddrs returns the host's addresses, with the indexes of the interfaces that have them.
+func ownAddrs() (map[netip.Addr][]int, error) {
 	list, err := hostnet.Dump(func() ([]netlink.Addr, error) {
 		return netlink.AddrList(nil, netlink.FAMILY_ALL) //nolint:forbidigo // within hostnet.Dump
 	})
 	if err != nil {
 		return nil, fmt.Errorf("listing this host's addresses: %w", err)
 	}
-	own := make(map[netip.Addr]bool, len(list))
+	own := make(map[netip.Addr][]int, len(list))
 	for _, a := range list {
 		addr, _ := netip.AddrFromSlice(a.IP)
-		own[addr.Unmap()] = true
+		own[addr.Unmap()] = append(own[addr.Unmap()], a.LinkIndex)
 	}
 	return own, nil
 }

@@ -70,7 +70,7 @@ func TestLocalPodsBypassTunnel(t *testing.T) {
 		}
 		r := &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 		for _, changed := range []bool{true, false} {
-			if n, err := applyRouting("tunnel", r); err != nil || (n > 0) != changed {
+			if n, err := (System{}).SetRoutes("tunnel", r); err != nil || (n > 0) != changed {
 				t.Errorf("got %d changes, error %v, want changes %v", n, err, changed)
 			}
 		}
@@ -86,7 +86,7 @@ func TestLocalPodsBypassTunnel(t *testing.T) {
 		if err = errors.Join(err, netlink.LinkDel(pod)); err != nil {
 			return err
 		}
-		if n, err := applyRouting("tunnel", r); err != nil || n != 1 {
+		if n, err := (System{}).SetRoutes("tunnel", r); err != nil || n != 1 {
 			t.Errorf("after the pod is gone: %d changes, %v", n, err)
 		}
 		wantRoutes(t, "after the pod is gone", map[string]string{"10.244.77.5": "tunnel"})

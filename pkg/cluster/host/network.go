@@ -46,18 +46,5 @@ type Routing struct {
 // System is the Network of the process's network namespace.
 type System struct{}
 
-func (System) SetRoutes(tunnel string, r *Routing) (int, error) {
-	return applyRouting(tunnel, r)
-}
-
-func (System) SetPlaintextFilter(tunnel string, wanted bool, nodes *NodeRouting) (int, error) {
-	return setPlaintextFilter(tunnel, wanted, nodes)
-}
-
-func (System) SetInterface(name string, mtu int, pods []netip.Prefix) (int, error) {
-	return configureInterface(name, mtu, pods)
-}
-
+// RemoveInterface implements Network.
 func (System) RemoveInterface(name string) error { return tun.Remove(name) }
-
-func (System) LinkMTU(addrs []netip.Addr) (int, error) { return linkMTU(addrs) }

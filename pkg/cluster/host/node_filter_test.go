@@ -26,11 +26,11 @@ func TestFilterDropsPlaintextToNode(t *testing.T) {
 			return err
 		}
 		r.Routes = []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}
-		if _, err := applyRouting("tunnel", r); err != nil {
+		if _, err := (System{}).SetRoutes("tunnel", r); err != nil {
 			return err
 		}
 		for _, changes := range []int{1, 0} {
-			if n, err := setPlaintextFilter("tunnel", true, r.Nodes); err != nil || n != changes {
+			if n, err := (System{}).SetPlaintextFilter("tunnel", true, r.Nodes); err != nil || n != changes {
 				t.Errorf("%d changes, %v, want %d", n, err, changes)
 			}
 		}
@@ -56,7 +56,7 @@ func TestFilterDropsPlaintextToNode(t *testing.T) {
 			}
 		}
 		r.Nodes.Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8:9::/64")}
-		if n, err := setPlaintextFilter("tunnel", true, r.Nodes); err != nil || n != 1 {
+		if n, err := (System{}).SetPlaintextFilter("tunnel", true, r.Nodes); err != nil || n != 1 {
 			t.Errorf("with sources: %d changes, %v", n, err)
 		}
 		for _, c := range []filterCase{
@@ -68,7 +68,7 @@ func TestFilterDropsPlaintextToNode(t *testing.T) {
 				t.Errorf("with sources, %s: %v", c.what, err)
 			}
 		}
-		if n, err := setPlaintextFilter("tunnel", true, nil); err != nil || n != 1 {
+		if n, err := (System{}).SetPlaintextFilter("tunnel", true, nil); err != nil || n != 1 {
 			t.Errorf("without nodes: %d changes, %v", n, err)
 		}
 		c := filterCase{"no filter for nodes", "eth9", other, own, 3, 4, false, "local", true}
@@ -83,10 +83,10 @@ func TestFilterDropsConnectionsFromExemptPorts(t *testing.T) {
 		r := nodeRouting()
 		err := errors.Join(addNodeWithTunnel(), setSysctl("ipv4/conf/all/rp_filter", "0"), setSysctl("ipv4/conf/eth9/rp_filter", "0"), addLocalCounter())
 		if err == nil {
-			_, err = applyRouting("tunnel", r)
+			_, err = (System{}).SetRoutes("tunnel", r)
 		}
 		if err == nil {
-			_, err = setPlaintextFilter("tunnel", true, r.Nodes)
+			_, err = (System{}).SetPlaintextFilter("tunnel", true, r.Nodes)
 		}
 		if err != nil {
 			return err

@@ -68,7 +68,7 @@ func TestTrafficBetweenNodesEntersTunnel(t *testing.T) {
 		}
 		r := nodeRouting()
 		for _, changed := range []bool{true, false} {
-			if n, err := applyRouting("tunnel", r); err != nil || (n > 0) != changed {
+			if n, err := (System{}).SetRoutes("tunnel", r); err != nil || (n > 0) != changed {
 				t.Errorf("got %d changes, error %v, want changes %v", n, err, changed)
 			}
 		}
@@ -110,7 +110,7 @@ func TestControlPlaneNodeAnswersInTheClear(t *testing.T) {
 		}
 		r := nodeRouting()
 		r.Nodes.API = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:6443"), netip.MustParseAddrPort("192.0.2.3:6443")}
-		if _, err := applyRouting("tunnel", r); err != nil {
+		if _, err := (System{}).SetRoutes("tunnel", r); err != nil {
 			return err
 		}
 		for flow, device := range map[string]string{
@@ -156,7 +156,7 @@ func TestServiceOfAPIServerStaysClear(t *testing.T) {
 			port   uint16 // of the translated address
 			device string
 		}{{6443, "eth9"}, {8443, "tunnel"}} {
-			if _, err := applyRouting("tunnel", nodeRouting()); err != nil {
+			if _, err := (System{}).SetRoutes("tunnel", nodeRouting()); err != nil {
 				return err
 			}
 			if err := translateOutput("10.96.0.1", "192.0.2.3", c.port); err != nil {
@@ -223,7 +223,7 @@ func TestNodeRoutesWithoutTunnelKeepAPIPath(t *testing.T) {
 			return err
 		}
 		r := nodeRouting()
-		if _, err := applyRouting("missing", r); err != nil {
+		if _, err := (System{}).SetRoutes("missing", r); err != nil {
 			return err
 		}
 		if got := route(t, "192.0.2.3", "ipproto tcp sport 40000 dport 6443"); got != "eth9" {
@@ -233,14 +233,14 @@ func TestNodeRoutesWithoutTunnelKeepAPIPath(t *testing.T) {
 			t.Error("a node is reached without the tunnel")
 		}
 		r.Cleartext = true
-		if _, err := applyRouting("missing", r); err != nil {
+		if _, err := (System{}).SetRoutes("missing", r); err != nil {
 			return err
 		}
 		if got := route(t, "192.0.2.3", ""); got != "eth9" {
 			t.Errorf("with cleartext, to a node by %q", got)
 		}
 		for _, changed := range []bool{true, false} {
-			if n, err := applyRouting("missing", nil); err != nil || (n > 0) != changed {
+			if n, err := (System{}).SetRoutes("missing", nil); err != nil || (n > 0) != changed {
 				t.Errorf("leaving: %d changes, %v", n, err)
 			}
 		}

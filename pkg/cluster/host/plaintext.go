@@ -22,14 +22,14 @@ const (
 	filterCounter = "plaintext"
 )
 
-// setPlaintextFilter installs or removes a filter that drops unencrypted packets with the source address of another node's pod. The
+// SetPlaintextFilter installs or removes a filter that drops unencrypted packets with the source address of another node's pod. The
 // routes into the tunnel decide which addresses these are: a packet whose answer would enter the tunnel must have come out of it.
 //
 // It runs before destination NAT and knows no connections. Packets that conntrack does not track, or calls invalid, and answers to
 // connections through a Service are not exempt. Packets to an address of the node itself are, because the mesh does not encrypt them. With a
 // NodeRouting it does, and a second chain drops unencrypted ones, from pods and from nodes (node_filter.go). Multicast is exempt: nodes solicit
 // each other's link-layer addresses with it.
-func setPlaintextFilter(tunnel string, wanted bool, nodes *NodeRouting) (changes int, err error) {
+func (System) SetPlaintextFilter(tunnel string, wanted bool, nodes *NodeRouting) (changes int, err error) {
 	c, err := nftables.New()
 	if err != nil {
 		return 0, fmt.Errorf("opening nftables: %w", err)

@@ -42,7 +42,7 @@ func TestPlaintextFilterIsInstalledOnce(t *testing.T) {
 			{"removed", "other", false, 1},
 			{"removed twice", "other", false, 0},
 		} {
-			if n, err := setPlaintextFilter(step.tunnel, step.wanted, nil); err != nil || n != step.changes {
+			if n, err := (System{}).SetPlaintextFilter(step.tunnel, step.wanted, nil); err != nil || n != step.changes {
 				t.Errorf("%s: %d changes, %v, want %d", step.what, n, err, step.changes)
 			}
 			if n := PlaintextDropped(); n != 0 {
@@ -74,7 +74,7 @@ func TestFilterOfOtherVersionIsReplaced(t *testing.T) {
 			return err
 		}
 		for _, want := range []int{1, 0} {
-			if n, err := setPlaintextFilter("tunnel", true, nil); err != nil || n != want {
+			if n, err := (System{}).SetPlaintextFilter("tunnel", true, nil); err != nil || n != want {
 				t.Errorf("%d changes, %v, want %d", n, err, want)
 			}
 		}
@@ -148,10 +148,10 @@ func addFilteredNode() error {
 		return err
 	}
 	r := &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("2001:db8:2::/64")}}
-	if _, err := applyRouting("tunnel", r); err != nil {
+	if _, err := (System{}).SetRoutes("tunnel", r); err != nil {
 		return err
 	}
-	if _, err := setPlaintextFilter("tunnel", true, nil); err != nil {
+	if _, err := (System{}).SetPlaintextFilter("tunnel", true, nil); err != nil {
 		return err
 	}
 	return errors.Join(addService(), addForwardCounters())

@@ -35,8 +35,8 @@ type routeKey struct {
 	kind   int // RTN_UNICAST: into the tunnel; RTN_BLACKHOLE: drop; RTN_THROW: continue with the next table
 }
 
-// applyRouting implements Network.SetRoutes. Routes to nodes do not depend on those to pods.
-func applyRouting(tunnel string, r *Routing) (changes int, err error) {
+// SetRoutes implements Network. Routes to nodes do not depend on those to pods.
+func (System) SetRoutes(tunnel string, r *Routing) (changes int, err error) {
 	index := 0
 	l, err := hostnet.FindLink(tunnel)
 	if err == nil && l.Up {
@@ -164,7 +164,7 @@ func ownSources(r *Routing) (map[hostnet.Family]netip.Addr, error) {
 	sources := map[hostnet.Family]netip.Addr{}
 	for _, a := range r.Sources {
 		family := hostnet.FamilyOf(a)
-		if _, found := sources[family]; !found && own[a] {
+		if _, found := sources[family]; !found && own[a] != nil {
 			sources[family] = a
 		}
 	}

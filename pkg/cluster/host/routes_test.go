@@ -74,7 +74,7 @@ func TestInterfaceAddressesFollowPodCIDRs(t *testing.T) {
 			{[]netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}, []netip.Prefix{netip.MustParsePrefix("10.244.9.0/32")}, 3},
 			{[]netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}, []netip.Prefix{netip.MustParsePrefix("10.244.9.0/32")}, 0},
 		} {
-			n, err := configureInterface("tunnel", 1400, c.pods)
+			n, err := (System{}).SetInterface("tunnel", 1400, c.pods)
 			if err != nil || n != c.changes {
 				t.Errorf("pod CIDRs %v: got %d changes, error %v, want %d", c.pods, n, err, c.changes)
 			}
@@ -105,7 +105,7 @@ func TestAnswersOfOtherNodesPassStrictRPFilter(t *testing.T) {
 				t.Errorf("strict on %s: the answer passes before rp_filter is changed", on)
 			}
 			for _, changes := range []int{1, 0} {
-				if n, err := configureInterface("tunnel", 1500, []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}); n != changes || err != nil {
+				if n, err := (System{}).SetInterface("tunnel", 1500, []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}); n != changes || err != nil {
 					t.Errorf("strict on %s: got %d changes, error %v, want %d", on, n, err, changes)
 				}
 				if err := answer(); err != nil {
@@ -129,7 +129,7 @@ func TestHostSendsFromItsOwnAddress(t *testing.T) {
 			Sources: []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8:9::1")},
 		}
 		for _, changed := range []bool{true, false} {
-			if n, err := applyRouting("tunnel", r); err != nil || (n > 0) != changed {
+			if n, err := (System{}).SetRoutes("tunnel", r); err != nil || (n > 0) != changed {
 				t.Errorf("got %d changes, error %v, want changes %v", n, err, changed)
 			}
 		}
@@ -140,7 +140,7 @@ func TestHostSendsFromItsOwnAddress(t *testing.T) {
 			}
 		}
 		r.Sources = nil
-		if n, err := applyRouting("tunnel", r); err != nil || n != 2 {
+		if n, err := (System{}).SetRoutes("tunnel", r); err != nil || n != 2 {
 			t.Errorf("without sources: %d changes, %v", n, err)
 		}
 		return nil
@@ -229,7 +229,7 @@ func (c *routed) test(t *testing.T, family hostnet.Family) error {
 		if r != nil {
 			r.Cleartext = !refuse
 		}
-		if n, err := applyRouting("tunnel", r); err != nil || (n > 0) != changed {
+		if n, err := (System{}).SetRoutes("tunnel", r); err != nil || (n > 0) != changed {
 			t.Errorf("%s: got %d changes, error %v, want changes %v", what, n, err, changed)
 		}
 	}
