@@ -47,9 +47,9 @@ INLINE struct recent_source *recent_slot(struct counters *cpu, const struct sour
 /*
  * Returns the lane ports of the packet's source address, from the CPU's cache or else from the map. Packets arrive in bursts, so most
  * addresses were looked up in the same jiffy before, and a cache hit costs a fifth of a lookup. A slot is valid for one jiffy, so nothing
- * must invalidate it. Exception: the probe from a lane port may have arrived in this jiffy.
+ * must invalidate it. Exception: the probe from a lane port may have arrived in this jiffy. heard: the port is a lane port.
  */
-INLINE const struct recent_source *find_source(struct counters *cpu, const struct outer *o, be16 listen_port, u16 port)
+INLINE const struct recent_source *find_source(struct counters *cpu, const struct outer *o, be16 listen_port, u16 port, int *heard)
 {
 	struct source_key key = {.listen_port = listen_port};
 	struct recent_source *recent;
@@ -58,9 +58,11 @@ INLINE const struct recent_source *find_source(struct counters *cpu, const struc
 
 	source_of(o, key.address);
 	recent = recent_slot(cpu, &key);
-	if (recent->jiffies == jiffies && recent->listen_port.raw == key.listen_port.raw && same_address(recent->address, key.address) &&
-	    (!is_in_range(recent, port) || is_heard(recent, port)))
-		return recent;
+	if (recent->jiffies == jiffies && recent->listen_port.raw == key.listen_port.raw && same_address(recent->address, key.address)) {
+		*heard = is_in_range(recent, port);
+		if (!*heard || is_heard(recent, port))
+			return recent;
+	}
 	source = bpf_map_lookup_elem(&sources, &key);
 	*recent = (struct recent_source){.jiffies = jiffies, .listen_port = listen_port, .first = 1}; /* above last: no lane ports */
 	__builtin_memcpy(recent->address, key.address, sizeof(recent->address));
@@ -72,6 +74,7 @@ INLINE const struct recent_source *find_source(struct counters *cpu, const struc
 		if ((s64)(bpf_ktime_get_ns() - source->heard_at) < HEARD_TIME)
 			__builtin_memcpy(recent->heard, source->heard, sizeof(recent->heard));
 	}
+	*heard = is_in_range(recent, port) && is_heard(recent, port);
 	return recent;
 }
 
@@ -86,6 +89,7 @@ INLINE int compute_ports(struct counters *cpu, const struct outer *o, u32 queue,
 	struct local_port *local = find_local_port(o->udp->ports.dst);
 	const struct recent_source *recent;
 	u16 port = host16(o->udp->ports.src);
+	int heard;
 
 	from->endpoint_port.raw = 0;
 	if (!local || !is_to_us(cpu, o))
@@ -97,14 +101,14 @@ INLINE int compute_ports(struct counters *cpu, const struct outer *o, u32 queue,
 	}
 	from->listen_port = local->listen_port;
 	*new = o->udp->ports;
-	recent = find_source(cpu, o, from->listen_port, port);
+	recent = find_source(cpu, o, from->listen_port, port, &heard);
 	if (new->dst.raw != from->listen_port.raw && !recent->proved)
 		return 0;
-	if (new->src.raw != recent->endpoint_port.raw && !is_in_range(recent, port))
+	if (new->src.raw != recent->endpoint_port.raw && !heard && !is_in_range(recent, port))
 		return 0;
 	from->endpoint_port = recent->endpoint_port;
 	new->dst = from->listen_port;
-	if (is_in_range(recent, port) && is_heard(recent, port))
+	if (heard)
 		new->src = recent->endpoint_port;
 	return port_pair(*new) != port_pair(o->udp->ports);
 }
