@@ -19,7 +19,7 @@ func EgressDevice(peer netip.Addr, scope, mark uint32) (Link, error) {
 	index := r.LinkIndex
 	for range rssDepth {
 		var l netlink.Link
-		if l, err = Dump(func() (netlink.Link, error) { return netlink.LinkByIndex(index) }); err != nil {
+		if l, err = linkAt(index); err != nil {
 			break
 		}
 		a := l.Attrs()

@@ -53,33 +53,33 @@ func FindLink(name string) (Link, error) {
 
 // IsTunnel reports whether packets for the link with this index enter a tunnel.
 func IsTunnel(index int) bool {
-	l, err := Dump(func() (netlink.Link, error) { return netlink.LinkByIndex(index) })
+	l, err := linkAt(index)
 	return err == nil && linkOf(l).Tunnel
 }
 
 // SetLinkUp sets a link's MTU (bytes) and brings it up.
 func SetLinkUp(name string, mtu int) error {
-	l, err := find(name)
-	if err == nil {
-		err = netlink.LinkSetMTU(l, mtu)
-	}
-	if err == nil {
-		err = netlink.LinkSetUp(l)
-	}
-	if err != nil {
-		return fmt.Errorf("setting %s up with an MTU of %d: %w", name, mtu, err)
-	}
-	return nil
+	return onLink(name, func(l netlink.Link) error {
+		if err := netlink.LinkSetMTU(l, mtu); err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(l)
+	}, "setting %s up with an MTU of %d", name, mtu)
 }
 
 // SetMTU sets a link's MTU (bytes).
 func SetMTU(name string, mtu int) error {
+	return onLink(name, func(l netlink.Link) error { return netlink.LinkSetMTU(l, mtu) }, "setting the MTU of %s to %d", name, mtu)
+}
+
+// onLink calls do with the link of that name. doing and its arguments say what do does.
+func onLink(name string, do func(netlink.Link) error, doing string, args ...any) error {
 	l, err := find(name)
 	if err == nil {
-		err = netlink.LinkSetMTU(l, mtu)
+		err = do(l)
 	}
 	if err != nil {
-		return fmt.Errorf("setting the MTU of %s to %d: %w", name, mtu, err)
+		return fmt.Errorf(doing+": %w", append(args, err)...)
 	}
 	return nil
 }
@@ -91,14 +91,7 @@ const addrGenModeNone = 1
 // up. The in-kernel WireGuard does the same for its devices (drivers/net/wireguard/device.c,
 // wg_open). It fails on a host without IPv6.
 func DisableLinkLocal(name string) error {
-	l, err := find(name)
-	if err == nil {
-		err = netlink.LinkSetIP6AddrGenMode(l, addrGenModeNone)
-	}
-	if err != nil {
-		return fmt.Errorf("disabling link-local addresses on %s: %w", name, err)
-	}
-	return nil
+	return onLink(name, func(l netlink.Link) error { return netlink.LinkSetIP6AddrGenMode(l, addrGenModeNone) }, "disabling link-local addresses on %s", name)
 }
 
 // The values of rp_filter that its functions know (Linux's ip-sysctl documentation).
@@ -160,30 +153,18 @@ func Forwards(name string) bool { return Sysctl("ipv4/conf/"+name+"/forwarding")
 
 // DeleteLink deletes a link with its addresses and routes.
 func DeleteLink(name string) error {
-	l, err := find(name)
-	if err == nil {
-		err = netlink.LinkDel(l)
-	}
-	if err != nil {
-		return fmt.Errorf("deleting %s: %w", name, err)
-	}
-	return nil
+	return onLink(name, netlink.LinkDel, "deleting %s", name)
 }
 
 // AddAddress adds an address with the host's bits, without a broadcast address, as `ip address add` does.
 func AddAddress(name string, addr netip.Prefix) error {
-	l, err := find(name)
-	switch {
-	case err != nil:
-	case addr.Addr().Is4In6():
-		err = changeMappedAddress(l, addr, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-	default:
-		err = netlink.AddrAdd(l, &netlink.Addr{IPNet: ipNet(addr), Broadcast: net.IPv4zero, Scope: addressScope(addr.Addr())})
-	}
-	if err != nil {
-		return fmt.Errorf("adding address %s to %s: %w", addr, name, namingSysctl(err, name, addr))
-	}
-	return nil
+	return onLink(name, func(l netlink.Link) error {
+		if addr.Addr().Is4In6() {
+			return changeMappedAddress(l, addr, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+		}
+		err := netlink.AddrAdd(l, &netlink.Addr{IPNet: ipNet(addr), Broadcast: net.IPv4zero, Scope: addressScope(addr.Addr())})
+		return namingSysctl(err, name, addr)
+	}, "adding address %s to %s", addr, name)
 }
 
 // addressScope returns the scope that ip(8) gives to an address. The kernel derives the scope of
@@ -198,14 +179,12 @@ func addressScope(addr netip.Addr) int {
 // RemoveAddress removes an address with the host's bits. A missing address is no error. An IPv6
 // address has one prefix length at a time on a link, and is removed whatever it is.
 func RemoveAddress(name string, addr netip.Prefix) error {
-	l, err := find(name)
-	if err == nil {
-		err = removeAddress(l, addr)
-	}
-	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-		return fmt.Errorf("removing address %s from %s: %w", addr, name, err)
-	}
-	return nil
+	return onLink(name, func(l netlink.Link) error {
+		if err := removeAddress(l, addr); !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return err
+		}
+		return nil
+	}, "removing address %s from %s", addr, name)
 }
 
 func removeAddress(l netlink.Link, addr netip.Prefix) error {
@@ -264,6 +243,10 @@ func LinkAddresses() (links []netlink.Link, addresses map[int][]netip.Prefix, er
 		}
 	}
 	return links, addresses, nil
+}
+
+func linkAt(index int) (netlink.Link, error) {
+	return Dump(func() (netlink.Link, error) { return netlink.LinkByIndex(index) })
 }
 
 func find(name string) (netlink.Link, error) {

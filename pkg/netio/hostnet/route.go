@@ -34,36 +34,29 @@ func AppendRoute(r Route) error {
 
 // RemoveRoute removes a route that AddRoute or AppendRoute has added. A missing route is no error.
 func RemoveRoute(r Route) error {
-	l, err := find(r.Link)
-	switch {
-	case err != nil:
-	case r.Dst.Addr().Is4In6():
-		err = changeMappedRoute(l, &r, unix.RTM_DELROUTE, 0)
-	default:
-		route := r.over(l)
-		route.Protocol = unix.RTPROT_BOOT // as they have it; the kernel's own route to the same prefix stays
-		err = netlink.RouteDel(route)
-	}
-	if err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("removing route %s to %s: %w", r.Dst, r.Link, err)
-	}
-	return nil
+	return onLink(r.Link, func(l netlink.Link) (err error) {
+		if r.Dst.Addr().Is4In6() {
+			err = changeMappedRoute(l, &r, unix.RTM_DELROUTE, 0)
+		} else {
+			route := r.over(l)
+			route.Protocol = unix.RTPROT_BOOT // as they have it; the kernel's own route to the same prefix stays
+			err = netlink.RouteDel(route)
+		}
+		if errors.Is(err, unix.ESRCH) {
+			return nil
+		}
+		return err
+	}, "removing route %s to %s", r.Dst, r.Link)
 }
 
 // add adds the route with the library's function, or with these flags.
 func (r *Route) add(doing string, add func(*netlink.Route) error, flags int) error {
-	l, err := find(r.Link)
-	switch {
-	case err != nil:
-	case r.Dst.Addr().Is4In6():
-		err = changeMappedRoute(l, r, unix.RTM_NEWROUTE, flags)
-	default:
-		err = add(r.over(l))
-	}
-	if err != nil {
-		return fmt.Errorf("%s route %s to %s: %w", doing, r.Dst, r.Link, namingSysctl(err, r.Link, r.Dst))
-	}
-	return nil
+	return onLink(r.Link, func(l netlink.Link) error {
+		if r.Dst.Addr().Is4In6() {
+			return namingSysctl(changeMappedRoute(l, r, unix.RTM_NEWROUTE, flags), r.Link, r.Dst)
+		}
+		return namingSysctl(add(r.over(l)), r.Link, r.Dst)
+	}, "%s route %s to %s", doing, r.Dst, r.Link)
 }
 
 func (r *Route) over(l netlink.Link) *netlink.Route {

@@ -26,7 +26,7 @@ func RouteTo(to netip.Addr, scope, mark uint32) (Egress, error) {
 	if err != nil {
 		return Egress{}, err
 	}
-	l, err := Dump(func() (netlink.Link, error) { return netlink.LinkByIndex(r.LinkIndex) })
+	l, err := linkAt(r.LinkIndex)
 	if err != nil {
 		return Egress{}, fmt.Errorf("finding the link of the route to %s: %w", to, err)
 	}
