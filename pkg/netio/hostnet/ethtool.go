@@ -80,19 +80,9 @@ func ReadChannels(device string) (Channels, error) {
 	return withEthtool(device, "reading the channels", channels)
 }
 
-// struct ethtool_channels.
-const (
-	channelsMaxRX       = 4 // offsets
-	channelsMaxCombined = 16
-	channelsRX          = 20
-	channelsCombined    = 32
-	channelsLen         = 36
-)
-
+// channels reads struct ethtool_channels.
 func channels(call ethtool) (c Channels, err error) {
-	err = readNumbers(call, unix.ETHTOOL_GCHANNELS, channelsLen, map[int]*int{
-		channelsRX: &c.RX, channelsMaxRX: &c.MaxRX, channelsCombined: &c.Combined, channelsMaxCombined: &c.MaxCombined,
-	}, maxQueue)
+	err = readNumbers(call, unix.ETHTOOL_GCHANNELS, 9, map[int]*int{1: &c.MaxRX, 4: &c.MaxCombined, 5: &c.RX, 8: &c.Combined}, maxQueue)
 	return c, err
 }
 
@@ -102,20 +92,9 @@ type Rings struct{ RX, MaxRX, TX, MaxTX int }
 // ReadRings reads a device's rings as `ethtool -g` does.
 func ReadRings(device string) (Rings, error) { return withEthtool(device, "reading the rings", rings) }
 
-// struct ethtool_ringparam.
-const (
-	ringsMaxRX = 4 // offsets
-	ringsMaxTX = 16
-	ringsRX    = 20
-	ringsTX    = 32
-	ringsLen   = 36
-	maxRing    = 1 << 24
-)
-
+// rings reads struct ethtool_ringparam.
 func rings(call ethtool) (r Rings, err error) {
-	err = readNumbers(call, unix.ETHTOOL_GRINGPARAM, ringsLen, map[int]*int{
-		ringsRX: &r.RX, ringsMaxRX: &r.MaxRX, ringsTX: &r.TX, ringsMaxTX: &r.MaxTX,
-	}, maxRing)
+	err = readNumbers(call, unix.ETHTOOL_GRINGPARAM, 9, map[int]*int{1: &r.MaxRX, 4: &r.MaxTX, 5: &r.RX, 8: &r.TX}, 1<<24)
 	return r, err
 }
 
@@ -130,29 +109,22 @@ func ReadCoalescing(device string) (Coalescing, error) {
 	return withEthtool(device, "reading the coalescing", coalescing)
 }
 
-// struct ethtool_coalesce.
-const (
-	coalesceRX         = 4 // offset of rx_coalesce_usecs
-	coalesceAdaptiveRX = 40
-	coalesceLen        = 92
-	maxCoalescing      = 1 << 31 // µs
-)
-
+// coalescing reads struct ethtool_coalesce: rx_coalesce_usecs and use_adaptive_rx_coalesce.
 func coalescing(call ethtool) (Coalescing, error) {
 	var micros, adaptive int
-	err := readNumbers(call, unix.ETHTOOL_GCOALESCE, coalesceLen, map[int]*int{coalesceRX: &micros, coalesceAdaptiveRX: &adaptive}, maxCoalescing)
+	err := readNumbers(call, unix.ETHTOOL_GCOALESCE, 23, map[int]*int{1: &micros, 10: &adaptive}, 1<<31)
 	return Coalescing{RX: time.Duration(micros) * time.Microsecond, Adaptive: adaptive != 0}, err
 }
 
-// readNumbers requests a structure of n bytes and reads the numbers at the given offsets, none of which may exceed
-// limit.
+// readNumbers requests a structure of n 32-bit numbers, the command first, and reads the given ones, none of which may
+// exceed limit.
 func readNumbers(call ethtool, command uint32, n int, at map[int]*int, limit uint32) error {
-	b := request(command, n)
+	b := request(command, 4*n)
 	if err := call(b); err != nil {
 		return err
 	}
-	for offset, to := range at {
-		v := uint32At(b, offset)
+	for i, to := range at {
+		v := uint32At(b, 4*i)
 		if v > limit {
 			return fmt.Errorf("value %d above the maximum %d: %w", v, limit, errInconsistent)
 		}
