@@ -29,21 +29,14 @@ func (d *device) SetSteering(fd int) error {
 	}
 	fd = max(fd, -1)
 	// The program belongs to the device, so any queue will do.
-	if err := closedIfDeleted(unix.IoctlSetPointerInt(d.queues[0].fd, unix.TUNSETSTEERINGEBPF, fd)); err != nil {
-		return explainSteering(d.name, err)
-	}
-	d.steering.enabled = fd >= 0
-	return nil
-}
-
-func explainSteering(name string, err error) error {
+	err := closedIfDeleted(unix.IoctlSetPointerInt(d.queues[0].fd, unix.TUNSETSTEERINGEBPF, fd))
 	switch {
-	case errors.Is(err, os.ErrClosed):
-		return err
-	case errors.Is(err, unix.EINVAL):
-		return fmt.Errorf("setting the steering program of %s: %w (not a socket filter, or Linux before 4.16)", name, err)
+	case err == nil:
+		d.steering.enabled = fd >= 0
+	case !errors.Is(err, os.ErrClosed):
+		return fmt.Errorf("setting the steering program of %s: %w", d.name, err)
 	}
-	return fmt.Errorf("setting the steering program of %s: %w", name, err)
+	return err
 }
 
 // isEnabled reports whether a steering program is set.
