@@ -187,12 +187,16 @@ func (o *portState) setMode(mode *config.UnderlayMode) {
 
 // switcher returns the present port if it can switch between modes.
 func (o *portState) switcher() (underlay.Switcher, bool) {
-	ref := o.port.Load()
-	if ref == nil {
-		return nil, false
-	}
-	s, ok := ref.Port.(underlay.Switcher)
+	s, ok := o.present().(underlay.Switcher)
 	return s, ok
+}
+
+// present returns the present port, nil for none.
+func (o *portState) present() underlay.Port {
+	if ref := o.port.Load(); ref != nil {
+		return ref.Port
+	}
+	return nil
 }
 
 // report reports the path of data messages: UDP sockets or AF_XDP.
@@ -227,20 +231,12 @@ func (o *portState) resetSelection() {
 	if spreading.mode == config.SpreadOff {
 		ports = spread.Ports{}
 	}
-	var port underlay.Port
-	if ref := o.port.Load(); ref != nil {
-		port = ref.Port
-	}
-	o.selection.Reset(port, ports)
+	o.selection.Reset(o.present(), ports)
 }
 
 // resetSources discards the sources and uses the sources of the present port. The caller holds mu.
 func (o *portState) resetSources() {
-	var port underlay.Port
-	if ref := o.port.Load(); ref != nil {
-		port = ref.Port
-	}
-	o.sources.Reset(port)
+	o.sources.Reset(o.present())
 }
 
 // closeSources stops spread on all lanes, and lane selection on the port, before the port is closed. The caller holds mu.
@@ -406,10 +402,10 @@ func (o *portState) send(to *underlay.Endpoint, f func(underlay.Port) error) (dr
 
 // trainLimiter returns the port if it sends trains in one piece, nil otherwise.
 func (o *portState) trainLimiter() underlay.TrainLimiter {
-	ref := o.port.Load()
-	if ref == nil || !ref.Features().GSO {
+	port := o.present()
+	if port == nil || !port.Features().GSO {
 		return nil
 	}
-	limiter, _ := ref.Port.(underlay.TrainLimiter)
+	limiter, _ := port.(underlay.TrainLimiter)
 	return limiter
 }
