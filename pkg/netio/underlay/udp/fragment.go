@@ -84,31 +84,22 @@ func (s *socket) setFragments(permitted bool) error {
 	if permitted {
 		v4, v6 = unix.IP_PMTUDISC_DONT, unix.IPV6_PMTUDISC_WANT
 	}
-	if err := unix.SetsockoptInt(s.fd, unix.SOL_IP, unix.IP_MTU_DISCOVER, v4); err != nil {
-		return fmt.Errorf("setting IP_MTU_DISCOVER: %w", err)
+	err := s.set(option{"IP_MTU_DISCOVER", unix.SOL_IP, unix.IP_MTU_DISCOVER, v4})
+	if err != nil || s.family != unix.AF_INET6 {
+		return err
 	}
-	if s.family != unix.AF_INET6 {
-		return nil
-	}
-	if err := unix.SetsockoptInt(s.fd, unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, v6); err != nil {
-		return fmt.Errorf("setting IPV6_MTU_DISCOVER: %w", err)
-	}
-	return nil
+	return s.set(option{"IPV6_MTU_DISCOVER", unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, v6})
 }
 
 // configureOwn sets the options of a socket in the probe group or the fragment group. The size of IPv6 fragments is the minimum MTU: routers do
 // not fragment, and not all of them report their MTU.
 func (s *socket) configureOwn(group int) error {
 	setSendBuffer(s.fd, ownSendBuffer)
-	if err := s.setFragments(group == fragmentGroup); err != nil {
+	err := s.setFragments(group == fragmentGroup)
+	if err != nil || group != fragmentGroup || s.family != unix.AF_INET6 {
 		return err
 	}
-	if group == fragmentGroup && s.family == unix.AF_INET6 {
-		if err := unix.SetsockoptInt(s.fd, unix.SOL_IPV6, unix.IPV6_MTU, packet.IPv6MinMTU); err != nil {
-			return fmt.Errorf("setting IPV6_MTU: %w", err)
-		}
-	}
-	return nil
+	return s.set(option{"IPV6_MTU", unix.SOL_IPV6, unix.IPV6_MTU, packet.IPv6MinMTU})
 }
 
 // openOwn opens the socket of a source in the probe group or the fragment group, unless it is open.

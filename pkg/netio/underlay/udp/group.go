@@ -118,19 +118,18 @@ func checkNamespace(a, b int) error {
 
 // bindToGroup binds to a port and the address of a group.
 func (s *socket) bindToGroup(port uint16, group int) error {
-	if err := s.reusePort(1); err != nil {
-		return err
+	err := s.reusePort(1)
+	if err == nil {
+		err = s.freeBind(1)
 	}
-	if err := s.freeBind(1); err != nil {
-		return err
+	if err == nil {
+		err = s.bindTo(groupAddress(group), port)
 	}
-	if err := s.bindToAddress(port, group); err != nil {
-		return err
+	if err == nil && (group == probeGroup || group == fragmentGroup) {
+		err = s.configureOwn(group)
 	}
-	if group == probeGroup || group == fragmentGroup {
-		if err := s.configureOwn(group); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	return s.freeBind(0) // a source address that the host has lost must be an error
 }
@@ -138,17 +137,7 @@ func (s *socket) bindToGroup(port uint16, group int) error {
 // freeBind allows the use of addresses that the host does not have. IPv6 sockets also have this
 // option of IPv4.
 func (s *socket) freeBind(on int) error {
-	if err := unix.SetsockoptInt(s.fd, unix.SOL_IP, unix.IP_FREEBIND, on); err != nil {
-		return fmt.Errorf("setting IP_FREEBIND: %w", err)
-	}
-	return nil
-}
-
-func (s *socket) bindToAddress(port uint16, group int) error {
-	if s.family == unix.AF_INET {
-		return unix.Bind(s.fd, &unix.SockaddrInet4{Port: int(port), Addr: groupAddress(group).As4()})
-	}
-	return unix.Bind(s.fd, &unix.SockaddrInet6{Port: int(port), Addr: groupAddress(group).As16()})
+	return s.set(option{"IP_FREEBIND", unix.SOL_IP, unix.IP_FREEBIND, on})
 }
 
 // sockets yields the descriptors of a group.

@@ -53,10 +53,7 @@ func openHolder(port uint16) (fd int, err error) {
 
 // receiveNothing keeps the kernel from delivering datagrams to the socket.
 func (s *socket) receiveNothing() error {
-	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, noDevice); err != nil {
-		return fmt.Errorf("setting SO_BINDTOIFINDEX: %w", err)
-	}
-	return nil
+	return s.set(option{"SO_BINDTOIFINDEX", unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, noDevice})
 }
 
 // shareOwner sets SO_REUSEPORT of the socket that keeps other programs from the port of a source.

@@ -5,6 +5,7 @@ package udp
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -50,13 +51,20 @@ type option struct {
 	level, option, value int
 }
 
+func (s *socket) set(o option) error {
+	if err := unix.SetsockoptInt(s.fd, o.level, o.option, o.value); err != nil {
+		return fmt.Errorf("setting %s: %w", o.name, err)
+	}
+	return nil
+}
+
 func (s *socket) configure(c *Config) error {
 	for _, o := range s.options() {
 		if s.bound && o.option == unix.IPV6_V6ONLY && o.level == unix.SOL_IPV6 {
 			continue // cannot change after bind
 		}
-		if err := unix.SetsockoptInt(s.fd, o.level, o.option, o.value); err != nil {
-			return fmt.Errorf("setting %s: %w", o.name, err)
+		if err := s.set(o); err != nil {
+			return err
 		}
 	}
 	if err := s.setFragments(c.Fragments); err != nil {
@@ -91,10 +99,7 @@ func (s *socket) options() []option {
 }
 
 func (s *socket) setMark(mark uint32) error {
-	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark)); err != nil {
-		return fmt.Errorf("setting the firewall mark (needs CAP_NET_ADMIN): %w", err)
-	}
-	return nil
+	return s.set(option{"the firewall mark (needs CAP_NET_ADMIN)", unix.SOL_SOCKET, unix.SO_MARK, int(mark)})
 }
 
 // setBuffers sets the buffer sizes as far as the kernel allows. Beyond net.core.[rw]mem_max it needs CAP_NET_ADMIN.
@@ -118,9 +123,16 @@ func (s *socket) probeOffloads(c *Config) {
 // bind binds to the wildcard address.
 func (s *socket) bind(port uint16) error {
 	if s.family == unix.AF_INET {
-		return unix.Bind(s.fd, &unix.SockaddrInet4{Port: int(port)})
+		return s.bindTo(netip.IPv4Unspecified(), port)
 	}
-	return unix.Bind(s.fd, &unix.SockaddrInet6{Port: int(port)})
+	return s.bindTo(netip.IPv6Unspecified(), port)
+}
+
+func (s *socket) bindTo(addr netip.Addr, port uint16) error {
+	if s.family == unix.AF_INET {
+		return unix.Bind(s.fd, &unix.SockaddrInet4{Port: int(port), Addr: addr.As4()})
+	}
+	return unix.Bind(s.fd, &unix.SockaddrInet6{Port: int(port), Addr: addr.As16()})
 }
 
 // bindShared binds to the wildcard address of a port whose sockets have SO_REUSEPORT.
@@ -134,10 +146,7 @@ func (s *socket) bindShared(port uint16) error {
 // reusePort sets SO_REUSEPORT to 0 or 1. With 1, other sockets with the option can bind the same
 // port.
 func (s *socket) reusePort(on int) error {
-	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, on); err != nil {
-		return fmt.Errorf("setting SO_REUSEPORT: %w", err)
-	}
-	return nil
+	return s.set(option{"SO_REUSEPORT", unix.SOL_SOCKET, unix.SO_REUSEPORT, on})
 }
 
 func (s *socket) localPort() (uint16, error) {
