@@ -12,7 +12,7 @@ var _ underlay.Counter = (*Port)(nil)
 // device does not send.
 func (p *Port) SocketDrops(lanes []underlay.SocketDrops) (sources underlay.SocketDrops) {
 	clear(lanes)
-	if c, ok := p.udp.(underlay.Counter); ok {
+	if c, ok := p.udpPort.(underlay.Counter); ok {
 		sources = c.SocketDrops(lanes)
 	}
 	s := p.Status()

@@ -12,10 +12,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
+// udpPort is the port beside AF_XDP.
+type udpPort = underlay.Port
+
 // Port is an underlay.Port whose lanes have an AF_XDP socket each, beside the UDP socket of another Port. Any goroutine
 // may call its methods.
 type Port struct {
-	udp        underlay.Port
+	udpPort    // has what is not about AF_XDP: sources, groups, and all that sends or receives outside the lanes
 	port       uint16
 	lanes      []*lane
 	table      *table
@@ -49,7 +52,7 @@ func Open(c Config) (*Port, error) {
 	}
 	wake := make(chan struct{}, 1)
 	p := &Port{
-		udp: c.UDP, port: c.UDP.LocalPort(), table: newTable(wake), wake: wake, busyPoll: c.BusyPoll, firstID: uint16(rand.Uint32()),
+		udpPort: c.UDP, port: c.UDP.LocalPort(), table: newTable(wake), wake: wake, busyPoll: c.BusyPoll, firstID: uint16(rand.Uint32()),
 	}
 	p.dontFragment.Store(c.UDP.Features().DontFragment)
 	for i, w := range waiters {
@@ -69,39 +72,16 @@ func Open(c Config) (*Port, error) {
 // Lane implements underlay.Port.
 func (p *Port) Lane(i int) underlay.Lane { return p.lanes[i] }
 
-// Lanes implements underlay.Port.
-func (p *Port) Lanes() int { return len(p.lanes) }
-
-// LocalPort implements underlay.Port.
-func (p *Port) LocalPort() uint16 { return p.port }
-
 // OpenSource implements underlay.Port. The source has a UDP socket too, so that no other program gets the port.
 func (p *Port) OpenSource(port uint16) (source int, err error) {
-	source, err = p.udp.OpenSource(port)
+	source, err = p.udpPort.OpenSource(port)
 	notify(p.wake) // the program has to know it
 	return source, err
 }
 
-// OpenGroup implements underlay.Port. Only what uses the UDP sockets has send buffers.
-func (p *Port) OpenGroup(group int) error { return p.udp.OpenGroup(group) }
-
-// SecondaryPorts implements underlay.Port.
-func (p *Port) SecondaryPorts() underlay.Receiver { return p.udp.SecondaryPorts() }
-
-// Source implements underlay.Port.
-func (p *Port) Source(source int) uint16 { return p.udp.Source(source) }
-
-// SendTo implements underlay.Port. It uses the UDP socket, as handshake messages do in both directions.
-func (p *Port) SendTo(to *underlay.Endpoint, datagram []byte) error {
-	return p.udp.SendTo(to, datagram)
-}
-
-// SendRun implements underlay.Port. It uses the UDP socket.
-func (p *Port) SendRun(r *underlay.Run) error { return p.udp.SendRun(r) }
-
 // SetMark implements underlay.Port. Everything uses the UDP socket until the paths of marked packets are resolved.
 func (p *Port) SetMark(mark uint32) error {
-	if err := p.udp.SetMark(mark); err != nil {
+	if err := p.udpPort.SetMark(mark); err != nil {
 		return err
 	}
 	p.supervisor.setMark(mark)
@@ -110,38 +90,28 @@ func (p *Port) SetMark(mark uint32) error {
 
 // SetFragments implements underlay.Port. Everything uses the UDP socket until the paths are resolved again.
 func (p *Port) SetFragments(permitted bool) error {
-	err := p.udp.SetFragments(permitted)
-	p.dontFragment.Store(p.udp.Features().DontFragment)
+	err := p.udpPort.SetFragments(permitted)
+	p.dontFragment.Store(p.udpPort.Features().DontFragment)
 	p.table.clear() // the longest packets are others
 	return err
 }
 
-// RoutesChanged implements underlay.Port. The paths of AF_XDP follow the host's routes by themselves.
-func (p *Port) RoutesChanged() { p.udp.RoutesChanged() }
-
 // SetTrainsLost implements underlay.TrainLimiter. AF_XDP has no trains. Tests leave from the UDP socket (SendRun).
 func (p *Port) SetTrainsLost(to underlay.Destination, lost bool) bool {
-	udp, ok := p.udp.(underlay.TrainLimiter)
+	udp, ok := p.udpPort.(underlay.TrainLimiter)
 	return ok && udp.SetTrainsLost(to, lost)
 }
-
-// SetLoop implements underlay.Port. A frame of AF_XDP leaves by a network device.
-func (p *Port) SetLoop(to underlay.Destination, loops bool) { p.udp.SetLoop(to, loops) }
 
 // SetSelection implements underlay.Selector for datagrams that the UDP sockets receive. Datagrams from AF_XDP belong to
 // the lane of their queue: the device's hash keeps the datagrams of one source in one queue. If the UDP port is no
 // Selector, the error satisfies errors.Is(err, errors.ErrUnsupported).
 func (p *Port) SetSelection(s *underlay.Selection) (plans int, err error) {
-	selector, ok := p.udp.(underlay.Selector)
+	selector, ok := p.udpPort.(underlay.Selector)
 	if !ok {
 		return 0, fmt.Errorf("selecting lanes: not implemented by the UDP port: %w", errors.ErrUnsupported)
 	}
 	return selector.SetSelection(s)
 }
-
-// Features implements underlay.Port. It returns the UDP port's features; Status has the features
-// of AF_XDP.
-func (p *Port) Features() underlay.Features { return p.udp.Features() }
 
 // Reconsider makes the supervisor call Config.Choose soon.
 func (p *Port) Reconsider() {
@@ -165,7 +135,7 @@ func (p *Port) close() error {
 		l.wake()
 	}
 	// The UDP port is first: closing it wakes senders that wait for room in its send buffers.
-	err := p.udp.Close()
+	err := p.udpPort.Close()
 	return errors.Join(err, p.supervisor.stop(), p.closeLanes())
 }
 

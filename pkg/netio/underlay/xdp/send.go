@@ -83,7 +83,7 @@ func (s *sender) choose(r *underlay.Run) (headers *frameHeader, from uint16) {
 		e.tooLong = true
 		return nil, 0
 	}
-	if from = s.port.udp.Source(r.Source); from == 0 {
+	if from = s.port.Source(r.Source); from == 0 {
 		return nil, 0
 	}
 	return headers, from
