@@ -144,9 +144,7 @@ func (p *pair) awaitXDPBothWays(a, b *Port) {
 	}
 	stranger := underlay.Endpoint{Dst: netip.MustParseAddrPort("192.0.2.77:1")}
 	for _, port := range []*Port{a, b} { // all earlier messages have been processed by now
-		before := port.table.generation.Load()
-		port.table.find(targetOf(&stranger))
-		expect.Eventually(p.TB, "the supervisor to resolve the path", func() bool { return port.table.generation.Load() != before })
+		expect.Eventually(p.TB, "the supervisor to resolve the path", func() bool { return port.table.present(targetOf(&stranger)).reason != Unresolved })
 		port.table.find(targetOf(&stranger)).used.Store(false)
 	}
 	rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}

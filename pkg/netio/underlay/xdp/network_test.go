@@ -91,7 +91,7 @@ func (s *testNet) link(end int, change func(netlink.Link) error) {
 // awaitPath waits until the lanes have a path to the peer that satisfies is.
 func (s *testNet) awaitPath(what string, is func(*path) bool) {
 	s.Helper()
-	expect.Eventually(s.TB, what, func() bool { return is(s.port.table.find(targetOf(&s.to))) && isPublished(s.port.table) })
+	expect.Eventually(s.TB, what, func() bool { return is(s.port.table.present(targetOf(&s.to))) })
 }
 
 func TestFramesFollowTheNeighbour(t *testing.T) {
@@ -141,12 +141,12 @@ func TestStaleNeighbourInUseIsConfirmed(t *testing.T) {
 func TestUnusedStaleNeighbourIsNotConfirmed(t *testing.T) {
 	s := newTestNet(t)
 	key := targetOf(&s.to)
-	for i := byte(100); i == 100 || s.port.table.get(key).used.Load(); i++ { // the supervisor may be confirming it
-		s.port.table.get(key).used.Store(false)
+	for i := byte(100); i == 100 || s.port.table.find(key).used.Load(); i++ { // the supervisor may be confirming it
+		s.port.table.find(key).used.Store(false)
 		other := underlay.Endpoint{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, i}), 1)}
 		awaitReason(t, s.port, &other, NoNeighbour)
 	}
-	h := s.port.table.get(key).hop
+	h := s.port.table.present(key).hop
 	s.setNeighbour(0, s.neighbour(0, s.to.Dst.Addr()), netlink.NUD_STALE)
 	// This request comes after the message about the neighbour.
 	other := underlay.Endpoint{Dst: netip.MustParseAddrPort("192.0.2.77:1")}
@@ -250,7 +250,7 @@ func TestOnlyLocalSourceAddressesAreUsed(t *testing.T) {
 	awaitReason(t, s.port, &own, NoSource)
 	expect.NoError(t, s.hosts[0].SetUp(s.devs[0], 0, second))
 	awaitReason(t, s.port, &own, ViaXDP)
-	if w := s.port.table.get(targetOf(&own)).egress; w.src != second.Addr() {
+	if w := s.port.table.present(targetOf(&own)).egress; w.src != second.Addr() {
 		t.Errorf("leaves from %v", w.src)
 	}
 	s.do(0, func() error {
@@ -391,12 +391,10 @@ func TestTaggedFramesAreSentAndReceived(t *testing.T) {
 	p.awaitXDPBothWays(a, b)
 	for _, ipv6 := range []bool{false, true} {
 		to := p.endpoint(1, b, ipv6)
-		known := a.table.get(targetOf(&to))
+		known := a.table.present(targetOf(&to))
 		path := &path{reason: ViaXDP, egress: tagged(known.egress, 42)}
 		path.headers = newFrameHeader(&path.egress)
-		_, era := a.table.takeUnresolved()
-		a.table.put(targetOf(&to), path, era)
-		a.table.flush()
+		a.table.find(targetOf(&to)).path.Store(path)
 		before := b.Status().Lanes[0].Received
 		sent := message(4, 1000)
 		sendOne(t, a.Lane(0), &to, sent)

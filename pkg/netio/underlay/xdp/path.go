@@ -4,7 +4,9 @@ package xdp
 
 import (
 	"encoding/binary"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -27,119 +29,84 @@ func targetOf(e *underlay.Endpoint) target {
 	return t
 }
 
-// path is how datagrams to a target leave. It is immutable, apart from used; a changed path replaces it.
+// path is how datagrams to a target leave. It is immutable.
 type path struct {
 	reason  Reason // ViaXDP: AF_XDP with these headers; otherwise the UDP socket
 	headers frameHeader
 	egress  egress // the input of headers
 	hop     hop    // the next hop, if resolution reached it
-	// used is set by lanes and cleared by the supervisor. It tells the supervisor which neighbours to confirm.
-	used atomic.Bool
+}
+
+// targetPath is the present path of one target.
+type targetPath struct {
+	to   target
+	path atomic.Pointer[path] // nil once the target was removed
+	used atomic.Bool          // set by lanes, cleared by the supervisor, which so knows which neighbours to confirm
+	idle int                  // reviews since it was used, for the supervisor
 }
 
 // maxTargets bounds the table. Further targets use the UDP socket.
 const maxTargets = 1 << 14
 
-// table holds the paths of all lanes. Lanes read it only when their cache has no entry.
+// table holds the paths for all lanes. Lanes read it only when their cache has no entry.
 type table struct {
-	generation atomic.Uint64 // incremented after paths change; invalidates the caches
-
 	mu         sync.Mutex
-	paths      map[target]*path
-	unresolved []target      // targets that lanes requested and that have no path yet
-	stale      bool          // caches may hold other paths than these
-	era        int           // incremented when all paths become void
+	paths      map[target]*targetPath
+	unresolved []*targetPath // that lanes requested and that were not resolved yet
 	wake       chan struct{} // wakes the supervisor; capacity one
 }
 
-func newTable(wake chan struct{}) *table { return &table{paths: map[target]*path{}, wake: wake} }
+func newTable(wake chan struct{}) *table { return &table{paths: map[target]*targetPath{}, wake: wake} }
 
 // find returns the path of a target. A new target uses the UDP socket until the supervisor has resolved its path. The
 // result is nil if the table is full.
-func (t *table) find(to target) *path {
+func (t *table) find(to target) *targetPath {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p := t.paths[to]
-	if p == nil && len(t.paths) < maxTargets {
-		p = &path{reason: Unresolved}
-		p.used.Store(true)
-		t.paths[to] = p
-		t.unresolved = append(t.unresolved, to)
+	r := t.paths[to]
+	if r == nil && len(t.paths) < maxTargets {
+		r = &targetPath{to: to}
+		r.path.Store(&path{reason: Unresolved})
+		r.used.Store(true)
+		t.paths[to] = r
+		t.unresolved = append(t.unresolved, r)
 		notify(t.wake)
 	}
-	return p
+	return r
 }
 
-// takeUnresolved returns the targets that lanes requested since the last call, and the era in which results are valid.
-func (t *table) takeUnresolved() (asked []target, era int) {
+// takeUnresolved returns the paths that lanes requested since the last call.
+func (t *table) takeUnresolved() (asked []*targetPath) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	asked, t.unresolved = t.unresolved, nil
-	return asked, t.era
+	return asked
 }
 
-// put replaces a path that was resolved in an era, unless the era is over or the target was removed. flush makes it
-// visible.
-func (t *table) put(to target, p *path, era int) {
+// remove deletes a target.
+func (t *table) remove(r *targetPath) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if old := t.paths[to]; old != nil && era == t.era {
-		p.used.Store(old.used.Load())
-		t.paths[to] = p
-		t.stale = true
-	}
+	delete(t.paths, r.to)
+	r.path.Store(nil)
 }
 
-// remove deletes a target. flush makes it visible.
-func (t *table) remove(to target) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.paths, to)
-	t.stale = true
-}
-
-// clear deletes all paths at once and begins a new era.
+// clear deletes all targets at once.
 func (t *table) clear() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for _, r := range t.paths {
+		r.path.Store(nil)
+	}
 	clear(t.paths)
 	t.unresolved = nil
-	t.era++
-	t.stale = true
-	t.flushLocked()
 }
 
-// flush invalidates the lanes' caches if anything has changed.
-func (t *table) flush() {
+// all lists the paths.
+func (t *table) all() []*targetPath {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.flushLocked()
-}
-
-// flushLocked is flush. The caller holds mu.
-func (t *table) flushLocked() {
-	if t.stale {
-		t.stale = false
-		t.generation.Add(1)
-	}
-}
-
-// get returns the path of a target, or nil.
-func (t *table) get(to target) *path {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.paths[to]
-}
-
-// targets lists the targets in the table.
-func (t *table) targets() []target {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	list := make([]target, 0, len(t.paths))
-	for to := range t.paths {
-		list = append(list, to)
-	}
-	return list
+	return slices.Collect(maps.Values(t.paths))
 }
 
 // notify puts a token into a channel of capacity one.
@@ -161,31 +128,35 @@ type cache struct {
 }
 
 type entry struct {
-	to         target
-	path       *path
-	generation uint64
-	tooLong    bool // a datagram was too long for the path: use the UDP socket
+	at      *targetPath
+	path    *path
+	tooLong bool // a datagram was too long for the path: use the UDP socket
 }
 
 func newCache(t *table, wake chan struct{}) *cache { return &cache{table: t, wake: wake} }
 
-// find returns the cache entry of an endpoint, or nil if the table is full.
+// find returns the cache entry of an endpoint, or nil if the table has no room for it.
 func (c *cache) find(to *underlay.Endpoint) *entry {
 	key := targetOf(to)
 	e := &c.entries[cacheSlot(key.dst)]
-	generation := c.table.generation.Load()
-	if e.generation != generation || e.path == nil || e.to != key {
-		p := c.table.find(key)
-		if p == nil {
+	var now *path
+	if e.at != nil && e.at.to == key {
+		now = e.at.path.Load()
+	}
+	if now == nil {
+		*e = entry{at: c.table.find(key)}
+		if e.at == nil {
 			return nil
 		}
-		if p != e.path || e.to != key {
-			*e = entry{to: key, path: p}
+		if now = e.at.path.Load(); now == nil { // removed again
+			return nil
 		}
-		e.generation = generation
 	}
-	if !e.path.used.Load() {
-		e.path.used.Store(true)
+	if now != e.path {
+		e.path, e.tooLong = now, false
+	}
+	if !e.at.used.Load() {
+		e.at.used.Store(true)
 		notify(c.wake)
 	}
 	return e

@@ -33,11 +33,11 @@ func TestUnknownTargetIsRequestedOnce(t *testing.T) {
 			}
 		}
 	}
-	asked, _ := table.takeUnresolved()
-	if len(asked) != 1 || asked[0] != targetOf(endpointOf("192.0.2.1")) || !notified(wake) {
+	asked := table.takeUnresolved()
+	if len(asked) != 1 || asked[0].to != targetOf(endpointOf("192.0.2.1")) || !notified(wake) {
 		t.Errorf("got requests %v, want length 1", asked)
 	}
-	if asked, _ = table.takeUnresolved(); len(asked) != 0 {
+	if asked = table.takeUnresolved(); len(asked) != 0 {
 		t.Errorf("requested %v again", asked)
 	}
 }
@@ -47,26 +47,18 @@ func TestCachesFollowTheTable(t *testing.T) {
 	table := newTable(wake)
 	c, to := newCache(table, wake), endpointOf("2001:db8::1")
 	c.find(to).tooLong = true
-	_, era := table.takeUnresolved()
-	other := endpointOf("2001:db8::2")
-	c.find(other)
-	table.put(targetOf(other), &path{reason: NoRoute}, era)
-	table.flush()
+	c.find(endpointOf("2001:db8::2")).at.path.Store(&path{reason: NoRoute})
 	if e := c.find(to); !e.tooLong {
 		t.Error("a change of another path cleared tooLong")
 	}
-	table.put(targetOf(to), &path{reason: ViaXDP}, era)
-	table.flush()
+	at := c.find(to).at
+	at.path.Store(&path{reason: ViaXDP})
 	if e := c.find(to); e.tooLong || e.path.reason != ViaXDP {
 		t.Errorf("got %+v, want tooLong false, path.reason %v", e, ViaXDP)
 	}
 	table.clear()
-	if e := c.find(to); e.path.reason != Unresolved {
+	if e := c.find(to); e.path.reason != Unresolved || e.at == at || at.path.Load() != nil {
 		t.Errorf("got %+v, want path.reason %v", e, Unresolved)
-	}
-	table.put(targetOf(to), &path{reason: ViaXDP}, era)
-	if p := table.get(targetOf(to)); p.reason != Unresolved {
-		t.Error("put accepted a path of a former era")
 	}
 }
 
@@ -74,7 +66,7 @@ func TestPathUseWakesSupervisor(t *testing.T) {
 	wake := make(chan struct{}, 1)
 	table := newTable(wake)
 	c, to := newCache(table, wake), endpointOf("192.0.2.1")
-	p := c.find(to).path
+	p := c.find(to).at
 	if notified(wake); !p.used.Load() {
 		t.Error("a new path is not in use")
 	}
@@ -101,7 +93,7 @@ func TestTableIsBounded(t *testing.T) {
 	if e := c.find(endpointOf("192.0.2.1")); e != nil {
 		t.Errorf("got %+v, want nil", e)
 	}
-	table.remove(target{dst: addr})
+	table.remove(table.find(target{dst: addr}))
 	if e := c.find(endpointOf("192.0.2.1")); e == nil {
 		t.Error("the table is full after a removal")
 	}
@@ -125,7 +117,7 @@ func TestFindingPathDoesNotAllocate(t *testing.T) {
 	table := newTable(wake)
 	c, to := newCache(table, wake), endpointOf("2001:db8::1")
 	c.find(to)
-	if n := testing.AllocsPerRun(100, func() { table.flush(); c.find(to); c.find(to) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { c.find(to) }); n != 0 {
 		t.Errorf("got %v allocations, want 0", n)
 	}
 }

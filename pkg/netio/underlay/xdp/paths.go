@@ -4,56 +4,53 @@ package xdp
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
-// resolve resolves the paths of targets, and publishes changes to the lanes.
-func (sup *supervisor) resolve(targets []target, era int) {
-	if len(targets) == 0 || sup.watcher == nil {
+// resolve resolves paths, and publishes changes to the lanes.
+func (sup *supervisor) resolve(list []*targetPath) {
+	if len(list) == 0 || sup.watcher == nil {
 		return
+	}
+	before := make([]*path, len(list))
+	for i, r := range list {
+		before[i] = r.path.Load() // before the settings: table.clear follows a change of them
 	}
 	sup.resolver.device = sup.device.index
 	sup.resolver.begin(sup.mark.Load(), sup.port.dontFragment.Load())
-	for _, to := range targets {
-		old := sup.port.table.get(to)
+	for i, r := range list {
+		old := before[i]
 		if old == nil {
 			continue
 		}
-		p := sup.resolver.resolve(to)
+		p := sup.resolver.resolve(r.to)
 		if p.hop != (hop{}) {
 			sup.watcher.addWatched(p.hop)
-			p = sup.resolveAgain(to, p)
+			if p.reason != ViaXDP { // again: the neighbour may have changed before it was watched
+				p = sup.resolver.resolve(r.to)
+			}
 		}
 		if p.reason != old.reason || p.egress != old.egress || p.hop != old.hop {
-			sup.port.table.put(to, p, era)
+			r.path.CompareAndSwap(old, p)
 		}
-		if p.hop != (hop{}) && old.used.Load() {
+		if p.hop != (hop{}) && r.used.Load() {
 			sup.resolver.confirm(p.hop)
 		}
 	}
-	sup.port.table.flush()
 }
 
-// resolveAgain resolves a path again if its neighbour was unknown. Otherwise a change from before the neighbour was
-// watched would be missed.
-func (sup *supervisor) resolveAgain(to target, p *path) *path {
-	if p.reason == ViaXDP {
-		return p
-	}
-	return sup.resolver.resolve(to)
-}
-
-// targetsBehind returns the targets whose next hop is one of these neighbours, or whose address is one of those.
-func (sup *supervisor) targetsBehind(hops map[hop]struct{}, addresses map[netip.Addr]struct{}) (list []target) {
-	for _, to := range sup.port.table.targets() {
-		p := sup.port.table.get(to)
+// pathsBehind returns the paths whose next hop is one of these neighbours, or whose target has one of these addresses.
+func (sup *supervisor) pathsBehind(hops map[hop]struct{}, addresses map[netip.Addr]struct{}) (list []*targetPath) {
+	for _, r := range sup.port.table.all() {
+		p := r.path.Load()
 		if p == nil {
 			continue
 		}
 		_, behind := hops[p.hop]
-		_, at := addresses[to.dst]
+		_, at := addresses[r.to.dst]
 		if behind || at {
-			list = append(list, to)
+			list = append(list, r)
 		}
 	}
 	return list
@@ -63,35 +60,31 @@ func (sup *supervisor) reviewDue(now time.Time) bool {
 	return !sup.reviewAt.IsZero() && !now.Before(sup.reviewAt)
 }
 
-// review resolves the paths that were used since the last review again, and deletes those unused for long. If none was
+// review resolves the paths that were used since the last review again, and deletes targets unused for long. If none was
 // used, no further review is scheduled until a path is used.
-func (sup *supervisor) review(now time.Time, era int) {
-	var used []target
+func (sup *supervisor) review(now time.Time) {
+	var used []*targetPath
 	followed := map[hop]struct{}{}
-	for _, to := range sup.port.table.targets() {
-		p := sup.port.table.get(to)
-		if p == nil {
+	for _, r := range sup.port.table.all() {
+		if r.used.Swap(false) {
+			r.idle = 0
+			used = append(used, r)
+		} else if r.idle++; r.idle > maxIdleReviews {
+			sup.port.table.remove(r)
 			continue
 		}
-		if p.used.Swap(false) {
-			sup.idleReviews[to] = 0
-			used = append(used, to)
-		} else if sup.idleReviews[to]++; sup.idleReviews[to] > maxIdleReviews {
-			delete(sup.idleReviews, to)
-			sup.port.table.remove(to)
-			sup.port.table.flush()
-			continue
-		}
-		if p.hop != (hop{}) {
+		if p := r.path.Load(); p != nil && p.hop != (hop{}) {
 			followed[p.hop] = struct{}{}
 		}
 	}
 	if sup.watcher != nil {
 		sup.watcher.setWatched(followed)
 	}
-	sup.resolve(used, era)
-	for _, to := range used {
-		sup.confirm(to)
+	sup.resolve(used)
+	for _, r := range used { // keeps the neighbours of paths in use reachable
+		if p := r.path.Load(); p != nil && p.hop != (hop{}) {
+			sup.resolver.confirm(p.hop)
+		}
 	}
 	sup.reviewAt = time.Time{}
 	if len(used) > 0 {
@@ -99,19 +92,7 @@ func (sup *supervisor) review(now time.Time, era int) {
 	}
 }
 
-// confirm keeps the neighbour of a path in use reachable.
-func (sup *supervisor) confirm(to target) {
-	if p := sup.port.table.get(to); p != nil && p.hop != (hop{}) {
-		sup.resolver.confirm(p.hop)
-	}
-}
-
 // inUse reports whether lanes have used any path since the last review.
 func (sup *supervisor) inUse() bool {
-	for _, to := range sup.port.table.targets() {
-		if p := sup.port.table.get(to); p != nil && p.used.Load() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(sup.port.table.all(), func(r *targetPath) bool { return r.used.Load() })
 }

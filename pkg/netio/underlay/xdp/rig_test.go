@@ -125,19 +125,21 @@ func awaitXDP(t testing.TB, p *Port, to *underlay.Endpoint) {
 	awaitReason(t, p, to, ViaXDP)
 }
 
-// isPublished reports whether the lanes know everything that is in a table.
-func isPublished(t *table) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return !t.stale
+// present returns the path that lanes use to a target.
+func (t *table) present(to target) *path {
+	for {
+		if p := t.find(to).path.Load(); p != nil { // else it was removed just now
+			return p
+		}
+	}
 }
 
 func awaitReason(t testing.TB, p *Port, to *underlay.Endpoint, want Reason) {
 	t.Helper()
 	key, tries := targetOf(to), 0
 	expect.EventuallyNoError(t, fmt.Sprintf("%v goes by %v", to.Dst, want), func() error {
-		last := p.table.find(key).reason
-		if last == want && isPublished(p.table) {
+		last := p.table.present(key).reason
+		if last == want {
 			return nil
 		}
 		if last == NoNeighbour && tries%8 == 0 {

@@ -44,10 +44,9 @@ type supervisor struct {
 	stopWatcher  context.CancelFunc
 	resolver     *resolver
 	device       device
-	followAt     time.Time // changes of the network wait until then
-	pending      bool      // changes wait
-	reviewAt     time.Time // zero: no path is in use
-	idleReviews  map[target]int
+	followAt     time.Time     // changes of the network wait until then
+	pending      bool          // changes wait
+	reviewAt     time.Time     // zero: no path is in use
 	lastOutcome  outcome       // the last one reported to Config.Changed
 	drainTimeout time.Duration // time limit of drain
 
@@ -62,7 +61,7 @@ func startSupervisor(p *Port, c *Config) (*supervisor, error) {
 		return nil, fmt.Errorf("finding the network namespace: %w", err)
 	}
 	defer home.Close()
-	sup := &supervisor{port: p, config: *c, idleReviews: map[target]int{}, drainTimeout: defaultDrainTimeout}
+	sup := &supervisor{port: p, config: *c, drainTimeout: defaultDrainTimeout}
 	sup.mark.Store(c.Mark)
 	sup.report.lanes = make([]laneReport, len(p.lanes))
 	sup.ctx, sup.cancel = context.WithCancel(context.Background())
@@ -243,17 +242,17 @@ func (sup *supervisor) runOnce(now time.Time) {
 		sup.publishChange()
 	}
 	sup.publishSources(now)
-	unresolved, era := sup.port.table.takeUnresolved()
+	unresolved := sup.port.table.takeUnresolved()
 	switch {
 	case follow:
-		sup.resolve(sup.port.table.targets(), era)
+		sup.resolve(sup.port.table.all())
 	case sup.reviewDue(now):
-		sup.review(now, era)
+		sup.review(now)
 	case len(hops) > 0 || len(tooBig) > 0:
-		unresolved = append(unresolved, sup.targetsBehind(hops, tooBig)...)
+		unresolved = append(unresolved, sup.pathsBehind(hops, tooBig)...)
 		fallthrough
 	default:
-		sup.resolve(unresolved, era)
+		sup.resolve(unresolved)
 	}
 	if sup.reviewAt.IsZero() && sup.inUse() {
 		sup.reviewAt = now.Add(sup.reviewInterval())

@@ -56,7 +56,7 @@ func TestPathMTUOverIPv6IsLearnedWithoutReview(t *testing.T) {
 		n, _, err := receiver.ReadFromUDPAddrPort(buf)
 		return err == nil && n == len(large)
 	})
-	if got := port.table.find(targetOf(&to)); got.egress.mtu != 1400 {
+	if got := port.table.present(targetOf(&to)); got.egress.mtu != 1400 {
 		t.Errorf("got path %+v, want an MTU of 1400", got)
 	}
 }
@@ -85,7 +85,7 @@ func TestLearnedPathMTUHoldsForFragmentsAlone(t *testing.T) {
 		expect.NoError(t, port.SetFragments(permitted))
 		awaitXDP(t, port, &to)
 		want := map[bool]int{false: 1500, true: 1400}[permitted]
-		if got := port.table.find(targetOf(&to)).egress.mtu; got != want {
+		if got := port.table.present(targetOf(&to)).egress.mtu; got != want {
 			t.Errorf("fragments permitted %v: got an MTU of %d, want %d", permitted, got, want)
 		}
 	}

@@ -394,7 +394,7 @@ func (l *tunnel) withoutRoute() error {
 	}
 	to := target{dst: addrs4[1].Addr()}
 	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if l.ports[0].table.find(to).reason == NoRoute {
+		if l.ports[0].table.present(to).reason == NoRoute {
 			break
 		}
 	}

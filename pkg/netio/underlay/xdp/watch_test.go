@@ -122,7 +122,7 @@ func TestIdlePortHasNoTimer(t *testing.T) {
 	ctx := t.Context()
 	wake := make(chan struct{}, 1)
 	p := &Port{table: newTable(wake), wake: wake}
-	k := &supervisor{port: p, idleReviews: map[target]int{}, watcher: &watcher{watched: map[hop]struct{}{}, hops: map[hop]struct{}{}}, ctx: ctx}
+	k := &supervisor{port: p, watcher: &watcher{watched: map[hop]struct{}{}, hops: map[hop]struct{}{}}, ctx: ctx}
 	var err error
 	if k.resolver, err = newResolver(0); err != nil {
 		t.Fatal(err)
@@ -131,8 +131,7 @@ func TestIdlePortHasNoTimer(t *testing.T) {
 	if !k.nextDeadline().IsZero() {
 		t.Error("a new supervisor has a deadline")
 	}
-	to := targetOf(endpointOf("192.0.2.1"))
-	p.table.find(to)
+	p.table.find(targetOf(endpointOf("192.0.2.1")))
 	now := k.followAt.AddDate(2000, 0, 0)
 	k.runOnce(now)
 	if k.nextDeadline() != now.Add(defaultReviewInterval) {
@@ -155,7 +154,7 @@ func TestIdlePortHasNoTimer(t *testing.T) {
 		now = now.Add(defaultReviewInterval)
 		k.runOnce(now)
 	}
-	if p.table.get(to) != nil {
+	if len(p.table.all()) != 1 {
 		t.Error("an unused path is never deleted")
 	}
 }
