@@ -3,13 +3,14 @@
 package tun
 
 import (
-	"errors"
 	"fmt"
 	"net"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
 // gsoMaxSize is the gso_max_size of an interface: trains must be smaller (gso_features_check). It is the kernel's default and the most
@@ -154,7 +155,7 @@ func (l *link) disableLinkLocal() {
 // whose type is ARPHRD_NONE, such an address always has IFA_F_STABLE_PRIVACY. Only the kernel can set this flag (addrconf_dev_config,
 // inet6_rtm_newaddr).
 func (l *link) removeLinkLocal() (found bool) {
-	addresses, err := listAddresses(l.handle, l.ref())
+	addresses, err := hostnet.Dump(func() ([]netlink.Addr, error) { return l.handle.AddrList(l.ref(), netlink.FAMILY_V6) })
 	if err != nil {
 		return false
 	}
@@ -166,20 +167,6 @@ func (l *link) removeLinkLocal() (found bool) {
 	}
 	return found
 }
-
-// listAddresses lists the IPv6 addresses of a link. It repeats a dump that a concurrent change interrupted.
-func listAddresses(h *netlink.Handle, link netlink.Link) (addresses []netlink.Addr, err error) {
-	for range dumpAttempts {
-		addresses, err = h.AddrList(link, netlink.FAMILY_V6)
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return addresses, err
-}
-
-// dumpAttempts bounds the attempts at a dump that changes interrupt.
-const dumpAttempts = 20
 
 func (l *link) ref() netlink.Link {
 	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: l.index}}
