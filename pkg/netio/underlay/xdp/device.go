@@ -199,12 +199,22 @@ func (sup *supervisor) releaseDevice(reason error) error {
 // another device. There, the scope of their senders is the upper device's, which only the stack
 // determines.
 func (sup *supervisor) publishAddresses(link netlink.Link) error {
-	addresses, err := sup.resolver.local()
-	if err == nil && slices.ContainsFunc(addresses, isScoped) && sup.resolver.isStacked(link) {
-		addresses = slices.DeleteFunc(addresses, isScoped)
-	}
-	if err != nil || slices.Equal(addresses, sup.device.addresses) {
+	links, all, err := hostnet.LinkAddresses()
+	if err != nil {
 		return err
+	}
+	stacked := isStacked(link, links)
+	var addresses []netip.Addr
+	for _, list := range all {
+		for _, p := range list {
+			if a := p.Addr().Unmap(); !stacked || !isScoped(a) {
+				addresses = append(addresses, a)
+			}
+		}
+	}
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	if slices.Equal(addresses, sup.device.addresses) {
+		return nil
 	}
 	if err := sup.config.Program.SetAddresses(addresses); err != nil {
 		return fmt.Errorf("setting this host's addresses in the XDP program: %w", err)

@@ -49,7 +49,7 @@ func maxIPPacket(frameSize int) int {
 func (r *resolver) begin(mark uint32, dontFragment bool) {
 	r.mark, r.dontFragment, r.unsupportedRules = mark, dontFragment, false
 	for _, family := range hostnet.Families() {
-		rules, err := hostnet.Dump(func() ([]netlink.Rule, error) { return r.nl.RuleList(int(family)) })
+		rules, err := hostnet.ListRules(family, nil, 0)
 		r.unsupportedRules = r.unsupportedRules || err == nil && hasUnsupportedRules(rules) // a kernel without CONFIG_IP_MULTIPLE_TABLES has no rules
 	}
 }
@@ -265,32 +265,10 @@ func (r *resolver) confirm(h hop) {
 // isScoped reports whether an address is an IPv6 link-local address, which is valid on one link only.
 func isScoped(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
 
-// isStacked reports whether a device has devices stacked on top of it, VLANs above all, or is part of another device.
-// In doubt it reports true.
-func (r *resolver) isStacked(link netlink.Link) bool {
-	if link.Attrs().MasterIndex != 0 {
-		return true
-	}
-	all, err := hostnet.Dump(r.nl.LinkList)
-	return err != nil || slices.ContainsFunc(all, func(l netlink.Link) bool {
+// isStacked reports whether one of all devices is stacked on top of link, VLANs above all, or link is part of another device.
+func isStacked(link netlink.Link, all []netlink.Link) bool {
+	return link.Attrs().MasterIndex != 0 || slices.ContainsFunc(all, func(l netlink.Link) bool {
 		a := l.Attrs()
 		return a.ParentIndex == link.Attrs().Index && a.NetNsID < 0 && a.Index != a.ParentIndex
 	})
-}
-
-// local lists this host's addresses, except addresses of the loopback network.
-func (r *resolver) local() ([]netip.Addr, error) {
-	var all []netip.Addr
-	for _, family := range hostnet.Families() {
-		list, err := hostnet.Dump(func() ([]netlink.Addr, error) { return r.nl.AddrList(nil, int(family)) })
-		if err != nil {
-			return nil, fmt.Errorf("listing the %s addresses: %w", family, err)
-		}
-		for _, l := range list {
-			if a, ok := netip.AddrFromSlice(l.IP); ok && !a.IsLoopback() {
-				all = append(all, a.Unmap())
-			}
-		}
-	}
-	return all, nil
 }
