@@ -34,12 +34,7 @@ func reportLanes(r *config.UnderlayReport, s *xdp.Status) {
 	}
 	for i := range s.Lanes {
 		l := &s.Lanes[i]
-		x := config.XDPLane{
-			Received: l.Received, Sent: l.Sent, Slow: l.Slow, Lost: l.Lost, Fallbacks: l.Fallbacks, Stalls: l.Stalls, Malformed: l.Malformed,
-			Rejected:             l.Socket.Rejected + l.Socket.RxInvalid + l.Socket.TxInvalid,
-			FrameOwnershipErrors: l.Socket.FrameOwnershipErrors,
-			RXHeld:               l.Frames.RxUser, TXHeld: l.Frames.TxUser, TXKernel: l.Frames.TxKernel - l.Frames.TxDone,
-		}
+		x := l.XDPLane
 		if l.Err != nil {
 			x.Error = l.Err.Error()
 		} else {

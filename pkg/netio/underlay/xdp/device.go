@@ -14,6 +14,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // Retry intervals for resources that are unavailable. A queue that was closed just now is free again soon. A resource
@@ -408,14 +409,15 @@ func (sup *supervisor) status() Status {
 
 // status returns the lane's counters together with its report.
 func (l *lane) status(r *laneReport) LaneStatus {
-	s := LaneStatus{
-		Err: r.err, Fallbacks: r.fallbacks, Stalls: r.stalls, Socket: r.closedStats,
-		Received: l.rx.received.load(), Malformed: l.rx.malformed.load(),
+	s := LaneStatus{Err: r.err, Socket: r.closedStats, XDPLane: config.XDPLane{
+		Fallbacks: r.fallbacks, Stalls: r.stalls, Received: l.rx.received.load(), Malformed: l.rx.malformed.load(),
 		Sent: l.tx.sent.load(), Slow: l.tx.viaUDP.load(),
-	}
+	}}
 	c := l.laneSocket.Load()
 	if c != nil {
-		s.Err, s.Features, s.Frames = c.err(), c.socket.Features(), c.socket.Frames()
+		f := c.socket.Frames()
+		s.Err, s.Features = c.err(), c.socket.Features()
+		s.RXHeld, s.TXHeld, s.TXKernel = f.RxUser, f.TxUser, f.TxKernel-f.TxDone
 	} else {
 		c = r.closing
 	}
@@ -425,5 +427,6 @@ func (l *lane) status(r *laneReport) LaneStatus {
 	}
 	s.Unsent = r.lost + s.Socket.Rejected + s.Socket.TxRefused + s.Socket.TxInvalid
 	s.Lost = l.tx.failed.load() + s.Unsent
+	s.Rejected, s.FrameOwnershipErrors = s.Socket.Rejected+s.Socket.RxInvalid+s.Socket.TxInvalid, s.Socket.FrameOwnershipErrors
 	return s
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // Reason is the reason why datagrams to a target go through the UDP socket.
@@ -69,31 +70,16 @@ func (s *Status) firstError() error {
 	return nil
 }
 
-// LaneStatus is the state of a lane. Counters run since the Port was opened.
+// LaneStatus is the state of a lane. Its Error is empty; Err has the reason.
 type LaneStatus struct {
+	config.XDPLane
 	// Err is the reason why the lane has no working AF_XDP socket, or nil. With an error, the UDP socket carries
 	// everything. Test for the errors of package xsk.
 	Err error
 	// Features are the features of the AF_XDP socket.
 	Features xsk.Features
-	// Fallbacks counts how often a working socket was lost, for good or until the device was up again.
-	Fallbacks uint64
-	// Stalls counts the sockets among them that were replaced because the kernel did not send
-	// their frames.
-	Stalls uint64
-	// Received and Sent count the datagrams received and sent through AF_XDP.
-	Received, Sent uint64
-	// Slow counts runs sent through the UDP socket.
-	Slow uint64
-	// Malformed counts received frames that were dropped because they contained no datagram for the port.
-	Malformed uint64
-	// Lost counts datagrams that were dropped because the device did not take them, or went away with them.
-	Lost uint64
 	// Unsent counts the lost datagrams whose runs Send did not report as failed.
 	Unsent uint64
 	// Socket holds the counters of the lane's AF_XDP sockets, present and former.
 	Socket xsk.Stats
-	// Frames counts the frames of the lane's AF_XDP socket by place. While the lane works, some may be missing or
-	// counted twice.
-	Frames xsk.Frames
 }
