@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent, ropewalk's own, is the Kubernetes agent, one per node. It watches Nodes,
+// Package agent is the Kubernetes agent, one per node. It watches Nodes,
 // RopewalkAnnouncements, RopewalkPeers and the RopewalkMesh (v1alpha1). It asks pkg/cluster/mesh
 // for the desired state of this node, applies it, and publishes the node's announcement and
 // status. It is the only package that imports client-go. Only ropewalk-agent and tests may import
@@ -18,4 +18,6 @@
 // While the API is unreachable, the last desired state stays in force. The programs of spread mode stay attached while no agent
 // runs. In mesh mode, the engine (package engine) runs the tunnel without the agent. The next agent repairs what changed meanwhile
 // by its persisted state, until it reaches the API.
+//
+// Not for other programs: it may change without notice.
 package agent

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bundle, ropewalk's own, collects data for a report about a cluster's agents and engines,
+// Package bundle collects data for a report about a cluster's agents and engines,
 // in one archive without secrets. It has objects, logs, metrics, and the output of `ropewalk show`
 // and `ropewalk doctor`. It runs kubectl, which knows how to reach and authenticate to the cluster.
 // Only cmd/ropewalk-agent imports it. Begin reading at Write.
+//
+// Not for other programs: it may change without notice.
 package bundle
 
 import (

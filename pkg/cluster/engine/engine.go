@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine, ropewalk's own, configures the engine of a node in mode mesh: a `ropewalk run --keep --persist --config FILE` of another pod, or of a
+// Package engine configures the engine of a node in mode mesh: a `ropewalk run --keep --persist --config FILE` of another pod, or of a
 // unit of the host. It holds the TUN device and the sessions, and needs the agent for changes only.
 //
 // Client speaks to its control socket as any client does, and writes the file with which it starts again by itself. Start reading there.
+//
+// Not for other programs: it may change without notice.
 package engine
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mesh, ropewalk's own, computes the desired state of a node in a cluster. It has the peers
+// Package mesh computes the desired state of a node in a cluster. It has the peers
 // in spread mode (Spread), WireGuard peers and routes in mesh mode (Tunnel), and changes from the
 // current state (Diff). It does no I/O. Begin reading in this file, then tunnel.go or spread.go;
 // peers outside of the cluster are in external.go. Only pkg/cluster/mesh's own packages and
@@ -14,6 +14,8 @@
 // addresses are ignored. An address among another node's pods is rejected. A value that no device accepts is a Problem of that
 // node only. Of two nodes that claim one value, the older keeps it, so that a new node takes nothing away. Of two nodes that
 // claim one key, its known owner keeps it, so that an older node cannot take it either.
+//
+// Not for other programs: it may change without notice.
 package mesh
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package quick, ropewalk's own, brings tunnel interfaces up and down from the files of
+// Package quick brings tunnel interfaces up and down from the files of
 // wg-quick(8), with ropewalk's daemon instead of the kernel's WireGuard. Addresses, routes, rules,
 // firewall rules and resolvconf entries are the same as with wg-quick, so either tool can take down
 // an interface of the other.
@@ -13,4 +13,6 @@
 // state.go has the state that must survive the command. Reload in reload.go executes the steps
 // that difference.go computes. Its function is also pure: it takes the settings of the file, of
 // the last Up and of the host.
+//
+// Not for other programs: it may change without notice.
 package quick

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine, ropewalk's own, is the fast path. Its goroutines move trains between the queues
+// Package engine is the fast path. Its goroutines move trains between the queues
 // of one TUN device and the lanes of one underlay port. It knows sessions and routes, but no
 // handshakes, timers or configuration. Everything except data messages of live sessions goes to the
 // Control and SlowPath interfaces, which package device implements.
@@ -10,4 +10,6 @@
 //
 // Concurrency: each lane has one transmit and one receive goroutine. They share no lock; sessions, routes and peers are
 // read through atomic pointers. In steady state neither allocates.
+//
+// Not for other programs: it may change without notice.
 package engine

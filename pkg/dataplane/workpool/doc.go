@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package workpool, ropewalk's own, holds worker goroutines that seal and open trains for lanes.
+// Package workpool holds worker goroutines that seal and open trains for lanes.
 // One flow is one lane, and one core cannot seal or open all of a fast flow.
 //
 // Package engine calls it: each direction of a lane has a JobRing, submits jobs to it and collects them in order of
@@ -17,4 +17,6 @@
 // A lane may also offer one job outside the order of its ring, the next receive call (offer.go).
 //
 // Start with jobring.go, then worker.go (the goroutines) and backoff.go (the decision whether to submit).
+//
+// Not for other programs: it may change without notice.
 package workpool

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guard, ropewalk's own, watches what leaves a node of a mesh beside its tunnel. It
+// Package guard watches what leaves a node of a mesh beside its tunnel. It
 // attaches the programs of programs.Guard in front of all others. They act at the tunnel, and at
 // tc egress of each device by which packets may leave the node. They see what the routing does
 // not: packets that another program redirects from a pod's device, and inner packets of an
@@ -11,4 +11,6 @@
 // the process. CAP_BPF and CAP_NET_ADMIN suffice.
 //
 // Begin with Open and Guard.Attach.
+//
+// Not for other programs: it may change without notice.
 package guard

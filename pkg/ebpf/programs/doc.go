@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package programs, ropewalk's own, embeds and loads ropewalk's eBPF programs, which are written in C in bpf/:
+// Package programs embeds and loads ropewalk's eBPF programs, which are written in C in bpf/:
 //
 //   - Steer chooses the TUN queue of an inner packet (TUNSETSTEERINGEBPF).
 //   - Spread gives data messages the source port of their flow's lane (tc egress), and restores the ports on the
@@ -12,6 +12,8 @@
 // optional: where the kernel cannot load one, ropewalk works without it.
 //
 // Begin with LoadSteer, LoadSpread, LoadClassify and LoadGuard.
+//
+// Not for other programs: it may change without notice.
 package programs
 
 // The flags exclude system headers and compiler defaults, so that the build is reproducible. Instruction set v3 needs

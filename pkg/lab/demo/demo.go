@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo, ropewalk's own, runs both ends of a tunnel in two network namespaces and sends test traffic through
+// Package demo runs both ends of a tunnel in two network namespaces and sends test traffic through
 // it. It captures packets on the cable between them, and reports whether every check passed. It
 // removes everything that it creates.
+//
+// Not for other programs: it may change without notice.
 package demo
 
 import (

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netlab, ropewalk's own, builds small networks out of network namespaces, for the demo, for tests and for
+// Package netlab builds small networks out of network namespaces, for the demo, for tests and for
 // benchmarks. It has hosts, multi-queue cables (veth pairs) between them, cables with a delay, a
 // rate and a queue, processes inside them, and packet captures. It needs no programs such as ip,
 // ethtool or tcpdump, except nft for NAT and firewalls. It never changes a device that it did not
 // create, but for those given to ConnectPorts.
 //
 // A Lab owns everything it created, and Close removes it. Sweep removes the labs of processes that were killed.
+//
+// Not for other programs: it may change without notice.
 package netlab
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package traffic, ropewalk's own, sends and receives test traffic over real sockets. It has parallel TCP streams,
+// Package traffic sends and receives test traffic over real sockets. It has parallel TCP streams,
 // UDP streams with sequence numbers, optionally in trains (UDP_SEGMENT), and pings, one at a time.
 // The receiver knows the pattern of the data, and so detects loss, duplication, reordering and
 // corruption. The data has Marker in every 64 bytes, so that a capture shows whether it was
@@ -8,6 +8,8 @@
 //
 // A Server waits for runs, and Run is the client. The client requests a run over a TCP connection, on which the server also
 // reports what it received. It is a test tool: the client is not authenticated.
+//
+// Not for other programs: it may change without notice.
 package traffic
 
 import (

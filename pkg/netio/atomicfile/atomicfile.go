@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package atomicfile, ropewalk's own, writes files so that a crash leaves the whole file or the one
+// Package atomicfile writes files so that a crash leaves the whole file or the one
 // before. Start reading at Write.
+//
+// Not for other programs: it may change without notice.
 package atomicfile
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package busypoll, ropewalk's own, waits for file descriptors with low latency while traffic
+// Package busypoll waits for file descriptors with low latency while traffic
 // flows, and without cost once it has stopped.
 //
 // A goroutine in an ordinary blocking system call releases its P (the Go scheduler's processor). When the call returns
@@ -19,4 +19,6 @@
 // sixteen pollers a garbage collection took 0.3 s. Stopping the world interrupts the poll by a signal.
 //
 // Start reading at Poller.
+//
+// Not for other programs: it may change without notice.
 package busypoll

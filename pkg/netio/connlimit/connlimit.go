@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package connlimit, ropewalk's own, bounds the number of connections of a server, so that clients that send
+// Package connlimit bounds the number of connections of a server, so that clients that send
 // nothing cannot keep others out. A new connection replaces the connection whose client has kept
 // the server waiting longest. It ends a request that is being answered only at a listener of
 // Listen, if most of the connections have one.
+//
+// Not for other programs: it may change without notice.
 package connlimit
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reflector, ropewalk's own, answers datagrams that arrive on one network device, so that their sender
+// Package reflector answers datagrams that arrive on one network device, so that their sender
 // knows that its packets to this host arrive there. Bound to the device of a tunnel, it answers
 // nothing that came beside the tunnel. Datagrams that this host's processes send to an address of
 // the device also reach it (net/ipv4/route.c, orig_oif). Their source is an address of this host,
@@ -9,6 +9,8 @@
 // A request and an answer have Size bytes: four that name the kind, and a nonce of the sender's choice. A reflector answers no answer, so two
 // reflectors never answer each other, and it sends no more bytes than it has received. The answer comes from the address to which the
 // request was sent.
+//
+// Not for other programs: it may change without notice.
 package reflector
 
 import (

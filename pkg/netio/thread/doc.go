@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package thread, ropewalk's own, locks a goroutine of the data path to its own thread, with a
+// Package thread locks a goroutine of the data path to its own thread, with a
 // name, a short time slice and a priority.
 //
 // A lane needs the processor often and briefly. The scheduler (EEVDF) runs the request with the earliest deadline first.
@@ -14,4 +14,6 @@
 // interrupt-driven kernel", 1996).
 //
 // The only system calls are prctl, sched_getattr and sched_setattr on the calling thread. Start reading at Lock.
+//
+// Not for other programs: it may change without notice.
 package thread

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package xsk, ropewalk's own, is AF_XDP sockets: Ethernet frames between one queue of a network
+// Package xsk is AF_XDP sockets: Ethernet frames between one queue of a network
 // device and memory that the process shares with the kernel (the UMEM), bypassing the kernel's
 // network stack.
 //
@@ -31,4 +31,6 @@
 //
 // Sent frames go directly to the driver: no qdisc, tc, netfilter or packet socket sees them. They leave by the transmit
 // queue with the Socket's queue number.
+//
+// Not for other programs: it may change without notice.
 package xsk

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics, ropewalk's own, exports the state and counters of a tunnel to Prometheus. A Collector takes a snapshot per scrape, so
+// Package metrics exports the state and counters of a tunnel to Prometheus. A Collector takes a snapshot per scrape, so
 // metrics add no cost per packet. A Server answers scrapes and health checks over HTTP.
 //
 // The labels of a peer (interface and public_key) never change. Values that may change, such as its endpoint, are only in
 // ropewalk_peer_info. A Snapshot holds no private and no preshared key.
+//
+// Not for other programs: it may change without notice.
 package metrics
 
 import (

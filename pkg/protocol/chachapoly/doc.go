@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chachapoly, ropewalk's own, is ChaCha20-Poly1305 (RFC 8439) as WireGuard's data messages use it (paper,
+// Package chachapoly is ChaCha20-Poly1305 (RFC 8439) as WireGuard's data messages use it (paper,
 // §5.4.6), for many messages per call. There is no additional data, and the nonce is four zero
 // bytes and a 64-bit little-endian counter. Messages are encrypted in place, with the tag after
 // the text.
@@ -20,6 +20,8 @@
 // .s files, which are generated from _asm.
 //
 // The package is pure. Start reading at Key.Seal and Key.Open.
+//
+// Not for other programs: it may change without notice.
 package chachapoly
 
 //go:generate go run -C _asm ./arm64 -out ../neon_arm64.s

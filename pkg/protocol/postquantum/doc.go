@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package postquantum, ropewalk's own, renews the preshared keys of two ropewalks by ML-KEM-768
+// Package postquantum renews the preshared keys of two ropewalks by ML-KEM-768
 // (FIPS 203), inside their sessions. docs/dev/post-quantum.md is the protocol. The package is pure:
 // time and messages are passed in, and actions come out.
 //
@@ -10,4 +10,6 @@
 // Instants are nanoseconds of a monotonic clock (int64). An Exchange is not safe for concurrent use. Types with secrets redact themselves.
 //
 // Begin reading at exchange.go.
+//
+// Not for other programs: it may change without notice.
 package postquantum

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package probe, ropewalk's own, tests the path to a peer: which source ports it admits, and the largest IP packet
+// Package probe tests the path to a peer: which source ports it admits, and the largest IP packet
 // that crosses it without fragmentation. Prober is a state machine without I/O and without a
 // clock. Its owner sends the probes, and passes on the answers and the number of messages that it
 // has sent.
@@ -25,4 +25,6 @@
 // single message is answered, trains do not arrive, and the owner sends messages one by one.
 //
 // Flows may take several paths, one per source port, numbered from 1. Path 0 is the listen port's. The smallest size of all counts for all.
+//
+// Not for other programs: it may change without notice.
 package probe

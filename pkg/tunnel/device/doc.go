@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package device, ropewalk's own, is the control side of one WireGuard interface: configuration,
+// Package device is the control side of one WireGuard interface: configuration,
 // peers, handshakes, timers, staged packets, hellos and snapshots. Package engine sends and
 // receives the packets of live sessions, and calls this package for the rest. The daemon and the
 // embedding API create a Device.
@@ -18,4 +18,6 @@
 //
 // Concurrency: any goroutine may call the exported methods. The lock order is Device.mu, Peer.mu, then the locks of the
 // helpers and of the engine's slow lane. Lanes never take Peer.mu.
+//
+// Not for other programs: it may change without notice.
 package device

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lane has the parts that the two directions of a lane share. It is ropewalk's own.
+// Package lane has the parts that the two directions of a lane share.
 //
 // Begin with lane.go and peer.go, the lane and the peers that it serves. route.go caches the last
 // route, and spread.go selects the source ports of a peer. buffers.go, budget.go and memory.go

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package send is the send direction of a lane, from the TUN queue to the underlay. It is ropewalk's own.
+// Package send is the send direction of a lane, from the TUN queue to the underlay.
 //
 // A packet passes transmit.go (read, find its peer, enqueue), batch.go and pendingruns.go (build
 // runs), and send.go (split, seal and send; with workers for a backlog). reader.go reads ahead of

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netlabtest, ropewalk's own, creates network namespaces for a test and removes them when it ends.
+// Package netlabtest creates network namespaces for a test and removes them when it ends.
+//
+// Not for other programs: it may change without notice.
 package netlabtest
 
 import (

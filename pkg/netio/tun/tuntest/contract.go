@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tuntest, ropewalk's own, holds the contract test of tun.Device, and a device in memory for tests.
+// Package tuntest holds the contract test of tun.Device, and a device in memory for tests.
+//
+// Not for other programs: it may change without notice.
 package tuntest
 
 import (

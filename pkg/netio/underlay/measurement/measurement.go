@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package measurement, ropewalk's own, holds comparisons of the two underlays, UDP sockets and AF_XDP, on network devices of this host.
+// Package measurement holds comparisons of the two underlays, UDP sockets and AF_XDP, on network devices of this host.
 // `ropewalk bench underlay` measures and saves them. Underlay = auto and doctor read them. Begin with Result.
+//
+// Not for other programs: it may change without notice.
 package measurement
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package udp, ropewalk's own, is the underlay over ordinary UDP sockets. Each lane has one; they
+// Package udp is the underlay over ordinary UDP sockets. Each lane has one; they
 // share a port by SO_REUSEPORT. The sockets use UDP_SEGMENT and UDP_GRO where the kernel supports
 // them. A socket filter drops floods of handshake initiations, and a classic BPF program selects
 // the lane of a datagram by its source port.
@@ -12,4 +12,6 @@
 // that the host has refused. select.go chooses the lane of a datagram, initiations.go
 // filters floods, both with programs of assemble.go. control.go and raw.go are
 // the system calls and their control messages.
+//
+// Not for other programs: it may change without notice.
 package udp

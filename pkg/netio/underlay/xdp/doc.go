@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package xdp, ropewalk's own, is the underlay over AF_XDP. It carries whole frames between the
+// Package xdp is the underlay over AF_XDP. It carries whole frames between the
 // queues of one network device and the lanes, and bypasses the kernel's network stack. An ordinary
 // UDP port beside it carries everything else. Begin reading in port.go.
 //
@@ -40,4 +40,6 @@
 // at that moment. The second are packets of flows for which the kernel chooses the UDP socket of
 // another lane than the device's queue has. When a device is lost, the packets in its sockets are
 // lost too.
+//
+// Not for other programs: it may change without notice.
 package xdp

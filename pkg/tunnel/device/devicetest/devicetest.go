@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package devicetest, ropewalk's own, makes devices for tests. A Host is a device between an in-memory TUN and an
+// Package devicetest makes devices for tests. A Host is a device between an in-memory TUN and an
 // underlay. The underlay is an in-memory LAN or real UDP sockets on the loopback. It works in a
 // synctest bubble too, real sockets excepted.
+//
+// Not for other programs: it may change without notice.
 package devicetest
 
 import (

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admission decides which handshake messages a device handles, and in which order. It is
-// ropewalk's own.
+// Package admission decides which handshake messages a device handles, and in which order.
 //
 // Under load a flood fills the queue of handshake messages. The messages of peers would then wait
 // for their turn behind the flood, or find no room. Each try would succeed with the share of

@@ -2,5 +2,5 @@
 
 // Package pathmtu keeps the limits of outer packets to a peer that are known without probes. They
 // are the MTU of the route, and sizes that routers or the host have reported. It paces the lookups
-// of routes. It is ropewalk's own.
+// of routes.
 package pathmtu

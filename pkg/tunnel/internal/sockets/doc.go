@@ -2,8 +2,7 @@
 
 // Package sockets keeps the state of a device on its present UDP port beyond one socket per lane.
 // This is source ports to spread over, send groups, the selection of receive lanes, and the drops
-// of closed ports. A zero value works without a port. All is safe for concurrent use. It is
-// ropewalk's own.
+// of closed ports. A zero value works without a port. All is safe for concurrent use.
 package sockets
 
 import "errors"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package factstest, ropewalk's own, provides a private network namespace for tests of package facts and its users.
+// Package factstest provides a private network namespace for tests of package facts and its users.
+//
+// Not for other programs: it may change without notice.
 package factstest
 
 import (

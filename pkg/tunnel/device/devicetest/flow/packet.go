@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flow, ropewalk's own, makes inner packets and trains for tests, numbered, and checks their order where they come out. It knows
+// Package flow makes inner packets and trains for tests, numbered, and checks their order where they come out. It knows
 // nothing of engines and devices.
+//
+// Not for other programs: it may change without notice.
 package flow
 
 import (
