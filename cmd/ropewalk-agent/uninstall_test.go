@@ -21,7 +21,7 @@ func TestUninstallCheckFailsWhileNodesHaveAgents(t *testing.T) {
 		want   string // in the error; empty: none
 		ready  string
 	}{
-		{"agents", withAgent, 2, http.StatusOK, "2 nodes have an agent (n0, n1). Clean them up first, in mode mesh once all nodes have mesh.cleartext=Always: helm upgrade", "True"},
+		{"agents", withAgent, 2, http.StatusOK, "2 nodes still have an agent (n0, n1). Clean them up first: helm upgrade", "True"},
 		{"many agents", withAgent, 12, http.StatusOK, "n9 and 2 more)", "True"},
 		{"cleaned nodes", without, 2, http.StatusOK, "", "True"},
 		{"dead nodes", withAgent, 2, http.StatusOK, "", "Unknown"},

@@ -288,7 +288,7 @@ func (s *supervisor) lock() bool {
 	}
 	if err != nil {
 		s.warnLock.Do(func() {
-			s.log.Warn("locking the interface failed, cannot detect another process that keeps it: both may open it at once", "error", err)
+			s.log.Warn("locking the interface failed: a second ropewalk run --keep for it would not be noticed, and both may open it at once", "error", err)
 		})
 		unlock = func() {}
 	}

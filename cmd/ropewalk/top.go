@@ -133,7 +133,7 @@ func topInterface(dir uapi.Dir, args []string) (string, error) {
 	case len(names) == 0:
 		return "", codedError{exitUnreachable, errors.New("no interface is served by a userspace process (no socket in " + string(dir) + ")")}
 	case len(names) > 1:
-		return "", usageError{fmt.Errorf("several interfaces are served: name one of %s", strings.Join(names, ", "))}
+		return "", usageError{fmt.Errorf("several interfaces run: name one of %s", strings.Join(names, ", "))}
 	}
 	return names[0], nil
 }

@@ -103,7 +103,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	go a.triggerPeriodically(ctx)
 	go a.cfg.Engine.Watch(ctx, a.triggerEngineChanged)
 	if err := hostnet.WatchRoutes(ctx, func() { a.queue.AddAfter(hostChanged, routeDebounce) }); err != nil {
-		a.cfg.Log.Warn("watching the host's routes failed, repairing routes that others change only at the periodic reconcile", "interval", a.cfg.ResyncPeriod, "error", err)
+		a.cfg.Log.Warn("watching the host's routes failed: until the agent restarts, routes that others change are repaired only at the periodic reconcile", "interval", a.cfg.ResyncPeriod, "error", err)
 	}
 	context.AfterFunc(ctx, a.queue.ShutDown)
 	go a.triggerWhenSynced(ctx)

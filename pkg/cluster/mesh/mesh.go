@@ -3,8 +3,7 @@
 // Package mesh computes the desired state of a node in a cluster. It has the peers
 // in spread mode (Spread), WireGuard peers and routes in mesh mode (Tunnel), and changes from the
 // current state (Diff). It does no I/O. Begin reading in this file, then tunnel.go or spread.go;
-// peers outside of the cluster are in external.go. Only pkg/cluster/mesh's own packages and
-// pkg/cluster/agent import it.
+// peers outside of the cluster are in external.go.
 //
 // All functions are pure functions of the cluster's objects. They are safe for concurrent use, and do not depend on the order
 // of the nodes.

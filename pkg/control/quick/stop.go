@@ -101,7 +101,7 @@ func socketOwner(path string) (int, error) {
 // waitExit waits for the process to exit. If the process is ours, waitExit kills it after the timeout.
 func (p process) waitExit(timeout time.Duration) error {
 	if p.unknown {
-		return errors.New("its listen queue is full and its process ID is unknown")
+		return errors.New("it does not answer on its control socket, and its process ID is unknown: find it with ss -xlp, and end it")
 	}
 	if p.fd < 0 {
 		return nil
@@ -119,7 +119,7 @@ func (p process) waitExit(timeout time.Duration) error {
 		}
 	}
 	if err == nil && !exited {
-		err = fmt.Errorf("process %d is still running after its interface was deleted", p.pid)
+		err = fmt.Errorf("process %d is still running after its interface was deleted: end it with kill %d", p.pid, p.pid)
 	}
 	return err
 }

@@ -24,7 +24,7 @@ func TestUnidentifiableDaemonIsAnError(t *testing.T) {
 		t.Errorf("without a daemon: %v", err)
 	}
 	uapitest.FillListenQueue(t, dir, "rwfull")
-	if err := find(); err == nil || !strings.Contains(err.Error(), "listen queue is full") {
+	if err := find(); err == nil || !strings.Contains(err.Error(), "does not answer on its control socket") {
 		t.Errorf("with one: got error %v, want an error", err)
 	}
 }

@@ -80,7 +80,7 @@ func setOffloads(fd int, c *Config) (Features, error) {
 		return Features{TSO: true}, nil
 	}
 	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, unix.TUN_F_CSUM); err != nil {
-		return Features{}, fmt.Errorf("enabling checksum offload: %w", err)
+		return Features{}, fmt.Errorf("enabling checksum offload of the TUN device (TUNSETOFFLOAD), which ropewalk requires: %w", err)
 	}
 	return Features{}, nil
 }

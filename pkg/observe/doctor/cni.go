@@ -46,7 +46,7 @@ func evaluatePlugin(f *facts.Facts, p *facts.Plugin, r *recorder) {
 	case len(missing) == 0:
 		r.ok(p.Device, "%s, spread on %s", found, strings.Join(p.Lower, ", "))
 	case !slices.ContainsFunc(missing, func(device string) bool { return hasMultipleQueues(f, device) }):
-		r.ok(p.Device, "%s, not spread: only one receive queue on %s, so it would not help", found, strings.Join(missing, ", "))
+		r.ok(p.Device, "%s, not spread: only one receive queue on %s, so spread would not help", found, strings.Join(missing, ", "))
 	default:
 		r.warn(p.Device, fmt.Sprintf("%s, not spread on %s: all flows between two nodes use one queue and one CPU", found, strings.Join(missing, ", ")),
 			spreadCommands(p, missing))

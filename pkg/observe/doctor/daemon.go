@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
+	"github.com/ropewalk/ropewalk/pkg/observe/term"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 )
@@ -94,11 +95,11 @@ func evaluateFastUDP(f *facts.Facts, name string, s *facts.Stats, r *recorder) {
 	kernel := f.Kernel.UDP
 	switch n, lost := s.Underlay.DestinationsWithoutGSO, s.Underlay.DestinationsLosingTrains; {
 	case lost > 0:
-		r.warn(name, fmt.Sprintf("%s, trains lost on the way to destinations: %d. Single datagrams arrive, and are sent instead. "+
-			"The kernel, a device or the hypervisor divides trains wrongly (Linux 7.0 to 7.1-rc4, commit b10b446)", found, lost),
+		r.warn(name, fmt.Sprintf("%s, %s lose trains: they are sent single datagrams, which arrive. "+
+			"The kernel, a device or the hypervisor divides trains wrongly (Linux 7.0 to 7.1-rc4, commit b10b446)", found, term.Count(lost, "destination")),
 			"boot a kernel with commits 78effd8 and 5f17ae0, here and on the hypervisor, or:\n"+segmentationOff(f.NICs))
 	case n > 0:
-		r.warn(name, fmt.Sprintf("%s, GSO refused to destinations: %d. Their device returned EIO: no transmit checksums, or IPsec", found, n),
+		r.warn(name, fmt.Sprintf("%s, the kernel refuses GSO to %s. Their device returned EIO: no transmit checksums, or IPsec", found, term.Count(n, "destination")),
 			strings.TrimSuffix(checksumsOn(f.NICs), "\n"))
 	case s.Underlay.GSO && s.Underlay.GRO:
 		r.ok(name, "%s", found)

@@ -483,8 +483,8 @@ func fastCases() []faultCase {
 		{"fast-underlay", uses(none), Warning, "although AF_XDP is configured: another's program", "nic-xdp"},
 		{"fast-underlay", uses(auto), OK, "UDP sockets: the driver copies", ""},
 		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.GSO = false }), Warning, "returned EIO", "ethtool -K eth0 tx on\nip link set dev wg0 down && ip link set dev wg0 up"},
-		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.DestinationsWithoutGSO = 2 }), Warning, "GSO on, GRO on, GSO refused to destinations: 2", "ethtool -K eth0 tx on"},
-		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.DestinationsLosingTrains = 2 }), Warning, "trains lost on the way to destinations: 2", "ethtool -K eth0 tx-udp-segmentation off"},
+		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.DestinationsWithoutGSO = 2 }), Warning, "GSO on, GRO on, the kernel refuses GSO to 2 destinations", "ethtool -K eth0 tx on"},
+		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.DestinationsLosingTrains = 2 }), Warning, "2 destinations lose trains", "ethtool -K eth0 tx-udp-segmentation off"},
 		{"fast-udp", both(stats(func(s *facts.Stats) { s.Underlay.GRO = false }), func(f *facts.Facts) {
 			f.Kernel.UDP = facts.Known(underlay.Features{GSO: true})
 		}), Warning, "GRO off: not supported by the kernel", "udp-gro"},

@@ -20,16 +20,17 @@ const (
 	RejectAfterTime = session.RejectAfterTime
 	// RekeyAttemptTime is how long a handshake is retried before giving up (§6.4).
 	RekeyAttemptTime = int64(90 * time.Second)
-	// RekeyTimeout is the time between initiations, before jitter, and the shortest there may be (§6.4).
+	// RekeyTimeout is the time after which an initiation is repeated, before jitter. No two initiations
+	// to a peer are closer (§6.4).
 	RekeyTimeout = int64(5 * time.Second)
 	// KeepaliveTimeout is how long after received data a passive keepalive is sent if nothing else was (§6.5).
 	KeepaliveTimeout = int64(10 * time.Second)
 	// MaxJitter is the largest random time added to RekeyTimeout (a third of a second in the Linux
 	// driver). It keeps two peers from retrying in lockstep.
 	MaxJitter = int64(334 * time.Millisecond)
-	// HandshakeInitiationRate is the shortest time between two initiations of one peer that are answered: 50 per
-	// second (INITIATIONS_PER_SECOND of the Linux driver).
-	HandshakeInitiationRate = int64(20 * time.Millisecond)
+	// MinInitiationInterval is the minimum time between two initiations of one peer that are answered:
+	// 50 per second (INITIATIONS_PER_SECOND of the Linux driver).
+	MinInitiationInterval = int64(20 * time.Millisecond)
 )
 
 const (

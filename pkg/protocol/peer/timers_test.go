@@ -344,7 +344,7 @@ func TestConstantsMatchPaper(t *testing.T) {
 		"Rekey-Timeout":             {RekeyTimeout, 5 * sec},
 		"Keepalive-Timeout":         {KeepaliveTimeout, 10 * sec},
 		"Max-Jitter":                {MaxJitter, 334 * ms},
-		"Handshake-Initiation-Rate": {HandshakeInitiationRate, 20 * ms},
+		"Handshake-Initiation-Rate": {MinInitiationInterval, 20 * ms},
 	} {
 		if pair[0] != pair[1] {
 			t.Errorf("%s: got %d ns, want %d", name, pair[0], pair[1])

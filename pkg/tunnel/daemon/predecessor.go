@@ -314,7 +314,7 @@ func (d *Daemon) send(c handover.Conn, stopped *handover.Tunnel) error {
 	if err := c.Await(handover.Serving, handover.Timeout); handover.IsClosed(err) {
 		return fmt.Errorf("waiting for the successor to serve the tunnel: %w", err)
 	} else if err != nil {
-		d.log.Warn("new daemon has the tunnel but did not confirm in time that it serves it, this daemon ends: check the new one", "error", err)
+		d.log.Warn("new daemon has the tunnel but did not confirm in time that it serves it, this daemon ends: check with ropewalk show", "error", err)
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ type handshakes struct {
 
 	initiateAt int64 // when a deferred handshake may start, 0 for never
 	retries    int32 // how many times the initiation of a renewal was repeated
-	retryAt    int64 // when it is repeated again (renew.go), 0 for never
+	retryAt    int64 // when it is repeated again, 0 for never
 }
 
 // yieldsCrossing reports whether our handshake yields to the peer's when the two crossed. The side
@@ -64,7 +64,7 @@ func (h *handshakes) accept(r *noise.Responder, now int64) (timestamp noise.Time
 		return timestamp, reason
 	case !timestamp.After(h.lastAccepted):
 		return timestamp, drop.HSReplay
-	case h.lastAcceptedAt != 0 && now-h.lastAcceptedAt < peer.HandshakeInitiationRate:
+	case h.lastAcceptedAt != 0 && now-h.lastAcceptedAt < peer.MinInitiationInterval:
 		return timestamp, drop.HSFlood
 	}
 	h.lastAccepted, h.lastAcceptedAt = timestamp, now

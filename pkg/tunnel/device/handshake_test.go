@@ -331,7 +331,7 @@ func TestAnswerLeavesWhilePeerIsLocked(t *testing.T) {
 
 func TestReplayedInitiationIsRefused(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
-	frozen := func() int64 { return int64(time.Hour) } // all come within HandshakeInitiationRate
+	frozen := func() int64 { return int64(time.Hour) } // all come within MinInitiationInterval
 	h, s := lan.Host(t, 1, devicetest.Options{Stop: true, Clock: frozen}), newStranger(t, lan, 66)
 	h.Follow(tun.Event{Up: true, MTU: 1420})
 	defer h.Shut()

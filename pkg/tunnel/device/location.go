@@ -21,7 +21,7 @@ import (
 // lanes read it. Peer.mu guards all fields but replaced, roamLog and settles.
 type location struct {
 	peer     *Peer
-	guarded  config.Endpoint // the peer's endpoint as guard and Device.gate know it; the zero Endpoint for none
+	guarded  config.Endpoint // the peer's endpoint as guard and Device.inbound.gate know it; the zero Endpoint for none
 	guard    *guardRef       // the guard that knows it
 	proven   netip.Addr      // where the peer received a handshake message, while its endpoint is there: nobody else's address
 	name     *endpoint.Name  // from which it was resolved, nil for none

@@ -41,7 +41,7 @@ func (s *peerSet) check(c *config.Device) error {
 		}
 	}
 	if n > MaxPeers {
-		return fmt.Errorf("configuring %d peers, want at most %d: %w", n, MaxPeers, ErrTooManyPeers)
+		return fmt.Errorf("configuring %d peers, at most %d are possible: %w", n, MaxPeers, ErrTooManyPeers)
 	}
 	return nil
 }

@@ -19,15 +19,15 @@ import (
 // maxExchanges is the number of exchanges that a device offers at a time.
 const maxExchanges = 256
 
-// quantum connects a peer with its pqexchange.Machine, which there is once the policy has turned on.
-// A past that is remembered needs one before.
+// quantum connects a peer with its pqexchange.Machine. A Machine exists from the first time the
+// policy is on, or from recall. A nil Machine is valid and does nothing.
 type quantum struct {
 	peer    *Peer
 	own     config.PostQuantum                 // the peer's policy; guarded by Peer.mu
 	machine atomic.Pointer[pqexchange.Machine] // nil without one; written under Peer.mu
 }
 
-// turn returns the peer's part in Device.exchanges, in which only peers with a Machine are.
+// turn returns the peer's part in Device.exchanges. The peer must have a Machine.
 func (q *quantum) turn() *pace.Turn { return &q.machine.Load().Turn }
 
 // policy returns the policy in effect. It needs no lock.
@@ -38,9 +38,9 @@ func (q *quantum) configured() config.PostQuantum {
 	return q.own.Or(config.PostQuantum(q.peer.dev.postQuantum.Load())).Or(config.DefaultPostQuantum)
 }
 
-// takeParts returns the parts that have arrived. A part of the unconfirmed session confirms it, as
-// any message does. The lane may not have come to that yet, and a part counts for a confirmed
-// session only. The caller holds mu, and calls sessions.handleConfirmed.
+// takeParts returns the parts that have arrived. A part proves that the peer uses the next session,
+// so takeParts confirms that session first, in case its lane has not yet. The caller holds mu, and
+// calls sessions.handleConfirmed.
 func (q *quantum) takeParts() []pqexchange.Part {
 	list := q.machine.Load().Take()
 	for _, m := range list {
@@ -147,13 +147,13 @@ func (q *quantum) offer(now int64) {
 	q.act(a, now)
 }
 
-// begin follows that the current session is another one. The caller holds mu.
+// begin is called after the current session has changed. The caller holds mu.
 func (q *quantum) begin() {
 	now := q.peer.dev.clock()
 	q.act(q.machine.Load().Begin(q.peer.sessions.inUse(), now, q.peer.dev.cfg.Wall()), now)
 }
 
-// end follows that all sessions were erased. The caller holds mu.
+// end is called after all sessions were erased. The caller holds mu.
 func (q *quantum) end() {
 	if m := q.machine.Load(); m != nil {
 		m.End()
@@ -228,8 +228,8 @@ func (q *quantum) created() *pqexchange.Machine {
 	return m
 }
 
-// recall follows that sessions had keys in a process before this one. It is forgotten if the policy is
-// off, but not while auto is inactive. The caller holds mu.
+// recall is called if sessions had keys in a process before this one, until had. The time is ignored
+// if the policy is off, and kept while auto is inactive. The caller holds mu.
 func (q *quantum) recall(had time.Time) {
 	if !had.IsZero() && q.configured() != config.PostQuantumOff {
 		q.created().Recall(had)

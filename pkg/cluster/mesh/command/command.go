@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package command is the command line of `ropewalk mesh`. Two programs use it. ropewalk-agent has the API client and runs the
-// commands. ropewalk parses the line and starts ropewalk-agent with it. So both have the same help, completion and errors. Only
-// cmd/ropewalk and pkg/cluster/agent import it. Begin reading at New.
+// commands. ropewalk parses the line and starts ropewalk-agent with it. So both have the same help, completion and errors. Begin reading at New.
 //
 // Not for other programs: it may change without notice.
 package command

@@ -2,7 +2,7 @@
 
 // Package view shows a cluster's mesh to people and programs: nodes and findings. It evaluates the API's objects with
 // pkg/cluster/mesh, by the same rules as the agents, and contacts no node. Names and texts from the API are untrusted. All output is
-// safe for a terminal. Only pkg/cluster/agent and pkg/cluster/mesh/command import it. Begin reading in build.go.
+// safe for a terminal. Begin reading in build.go.
 //
 // Not for other programs: it may change without notice.
 package view

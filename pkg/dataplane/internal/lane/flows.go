@@ -61,7 +61,7 @@ type flowSlot struct {
 	table atomic.Pointer[FlowTable] // nil while flows are not counted, and while somebody has the table
 }
 
-// Take returns the table for use until put; nil if there is none now.
+// Take returns the table for use until Put; nil if there is none now.
 func (s *flowSlot) Take() *FlowTable {
 	if s.table.Load() == nil {
 		return nil
@@ -69,7 +69,7 @@ func (s *flowSlot) Take() *FlowTable {
 	return s.table.Swap(nil)
 }
 
-// Put puts back what take or wait returned.
+// Put stores a new table, or the table that Take or Wait returned.
 func (s *flowSlot) Put(t *FlowTable) {
 	if t != nil {
 		s.table.Store(t)

@@ -81,8 +81,8 @@ type traffic struct {
 	Rx, Tx               atomic.Uint64
 	RxPackets, TxPackets atomic.Uint64
 	RxDrops, TxDrops     atomic.Uint64
-	Enqueued             atomic.Uint64 // transmitter.flushes when the lane last enqueued a packet for the peer, to know whether any waits now
-	Group                int           // the send group that the lane now uses for the peer (transmitter.noteGroup); not for other goroutines
+	Enqueued             atomic.Uint64 // send.sender.flushes when the lane last enqueued a packet for the peer, to know whether any waits now
+	Group                int           // the send group that the lane now uses for the peer (send.sender.noteGroup); not for other goroutines
 }
 
 // laneTraffic is the traffic of one lane, on cache lines of its own.

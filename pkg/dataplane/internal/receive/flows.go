@@ -8,7 +8,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
-// noteFlow counts one packet of p that arrived in e. The caller has the table.
+// noteFlow counts one packet of p in r.observed, which must not be nil. A packet that is not
+// delivered was dropped.
 func (r *Receiver) noteFlow(plain []byte, p *lane.Peer, e *order.Origin, delivered bool) {
 	c := lane.CountFlow(r.observed, packet.FlowHash(plain), lane.FlowID{Peer: p, Flow: packet.FlowOf(plain)}, len(plain), r.now)
 	c.Port = e.From.Dst.Port()

@@ -25,21 +25,22 @@ type Config struct {
 	// ReceiveBuffer and SendBuffer are in bytes per socket; 0 means DefaultBuffer. Without
 	// CAP_NET_ADMIN the kernel caps them at net.core.rmem_max and wmem_max. A send buffer begins
 	// smaller, and follows the rate of the network device up to SendBuffer, or further if a
-	// datagram in fragments needs it. The send buffer of SendTo and SendRun has a fixed size.
+	// datagram in fragments needs it. The socket of handshakes and keepalives has a buffer of
+	// fixed size (controlSendBuffer).
 	ReceiveBuffer int
 	SendBuffer    int
 	// NoGSO and NoGRO disable UDP_SEGMENT and UDP_GRO even where the kernel supports them.
 	NoGSO bool
 	NoGRO bool
-	// NoIPv6 opens IPv4 sockets.
+	// NoIPv6 opens IPv4 sockets instead of dual-stack ones.
 	NoIPv6 bool
 	// BusyPoll makes Recv keep its CPU while traffic flows (package busypoll).
 	BusyPoll bool
 	// Fragments permits fragments of sent datagrams; see SetFragments.
 	Fragments bool
-	// TooBig is called for each ICMP error about a packet too big for a link, even a packet that
-	// was not sent from this port. Its argument is valid only during the call. Without it, or
-	// without CAP_NET_RAW, fragments are permitted.
+	// TooBig is called for each ICMP error about a packet too big for a link, also for packets of
+	// other programs. Its argument is valid only during the call. Without it, or without
+	// CAP_NET_RAW, fragments are permitted whatever Fragments says.
 	TooBig func(*toobig.Message)
 	// Log gets a warning if the kernel refuses an optional feature; nil for none.
 	Log *slog.Logger

@@ -78,7 +78,7 @@ func (g *Gate) Waiting() int { return len(g.queue.messages) + len(g.queue.reserv
 // UnderLoad reports whether messages arrive faster than workers handle them.
 func (g *Gate) UnderLoad(now int64) bool { return g.queue.underLoad(now) }
 
-// Take follows that a message has left its queue.
+// Take is called after a message has left its queue.
 func (g *Gate) Take(m *Message) {
 	if m.group != nil {
 		m.group.Add(-1)

@@ -69,14 +69,14 @@ func (n *Name) Request(now int64, failing bool) bool {
 	return n.running
 }
 
-// Cancel follows that a lookup is not made.
+// Cancel is called if a lookup is not made.
 func (n *Name) Cancel() {
 	if n != nil {
 		n.running = false
 	}
 }
 
-// Fail follows that a lookup has no result.
+// Fail is called if a lookup has no result.
 func (n *Name) Fail(now int64) { n.running, n.last, n.ttl = false, now, minTTL }
 
 // Note takes the result of a lookup, which has an address. It returns the address to use, and whether it
@@ -110,7 +110,7 @@ func choose(present config.Endpoint, known, resolved []config.Endpoint, failing 
 	return to, to != present
 }
 
-// MoveScope follows that a link has another index.
+// MoveScope is called after a link has got another index.
 func (n *Name) MoveScope(from, to uint32) {
 	if n == nil {
 		return

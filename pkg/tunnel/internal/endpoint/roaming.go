@@ -75,7 +75,7 @@ func (r *Rounds) Begin(now int64) bool {
 // Due reports whether a round has to wait. Until it begins, no query or probe is sent, and a hello waits.
 func (r *Rounds) Due() bool { return r.due.Load() }
 
-// Cancel follows that the round that waits is not needed.
+// Cancel is called if the round that waits is not needed.
 func (r *Rounds) Cancel() { r.due.Store(false) }
 
 // Next returns when a round is due, 0 for never.

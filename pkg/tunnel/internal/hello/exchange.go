@@ -78,7 +78,7 @@ func (x *Exchange) Discard(moved, keys, unconfirmed bool) {
 	}
 }
 
-// Confirm follows that the peer uses the session that it initiated with a signed initiation.
+// Confirm is called after the peer has used the session that it initiated with a signed initiation.
 func (x *Exchange) Confirm() {
 	x.Ropewalk = true
 	x.handle(onConfirmed)
@@ -106,7 +106,7 @@ func (x *Exchange) expect() bool {
 	return true
 }
 
-// Expire follows that there is no session to send a hello in.
+// Expire is called if there is no session to send a hello in.
 func (x *Exchange) Expire() { x.handle(onSessionExpired) }
 
 // Due is the task of a timer.

@@ -102,14 +102,14 @@ func (m *Machine) Bind(keys *noise.Keys, key postquantum.Key) (s postquantum.Ses
 	return s, key.Named || policy != config.PostQuantumRequired
 }
 
-// HandshakeComplete follows that there is a session.
+// HandshakeComplete is called when there is a session.
 func (m *Machine) HandshakeComplete() {
 	if m != nil {
 		m.unfit = 0
 	}
 }
 
-// GiveUp follows that an attempt has ended without a session. It reports whether it has erased all
+// GiveUp is called after an attempt has ended without a session. It reports whether it has erased all
 // keys: the responses fit none of them.
 func (m *Machine) GiveUp() (erased bool) {
 	if m == nil {

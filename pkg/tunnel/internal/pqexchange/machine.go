@@ -17,7 +17,7 @@ import (
 
 const (
 	// upgradePause is the minimum time, in ns, between an initiation and the next one if a new key
-	// causes it. Peers drop initiations that follow within 20 ms (peer.HandshakeInitiationRate).
+	// causes it. Peers drop initiations that follow within 20 ms (peer.MinInitiationInterval).
 	upgradePause = int64(25 * time.Millisecond)
 	// baseGrace is the time, in ns, for which a peer that had post-quantum sessions may have others
 	// before that is a downgrade. Each restart of the peer makes one.
@@ -208,7 +208,7 @@ func (m *Machine) Next(current Session, now int64) (next int64) {
 	return next
 }
 
-// Begin follows that current is the current session. wall is the time of day.
+// Begin is called after current has become the current session. wall is the time of day.
 func (m *Machine) Begin(current Session, now int64, wall time.Time) Actions {
 	if m == nil {
 		return Actions{}
@@ -235,7 +235,7 @@ func (m *Machine) Begin(current Session, now int64, wall time.Time) Actions {
 	return Actions{LeaveTurn: !m.holdsTurn() && !m.exchange.WantsTurn()}
 }
 
-// End follows that all sessions were erased.
+// End is called after all sessions were erased.
 func (m *Machine) End() {
 	if m == nil {
 		return
