@@ -54,6 +54,13 @@ func buildPayload(ctx context.Context, root, dir string, packages []string) (*pa
 		}
 		p.files[b.in] = out
 	}
+	crds, err := filepath.Glob(filepath.Join(root, "deploy/crd/*.yaml")) // tests of pkg/cluster/agent read them
+	if err != nil {
+		return nil, err
+	}
+	for _, crd := range crds {
+		p.files["/deploy/crd/"+filepath.Base(crd)] = crd
+	}
 	for _, pkg := range packages {
 		name := path.Base(pkg)
 		out := filepath.Join(dir, name+".test")
