@@ -53,7 +53,7 @@ func checkUninstall(ctx context.Context, out io.Writer, server apiOptions) error
 		return err
 	case len(nodes) > 0:
 		return fmt.Errorf("%d nodes still have an agent (%s). Clean them up first: helm upgrade --reuse-values --set cleanup.enabled=true, and wait for the rollout. "+
-			"In mode mesh, first set mesh.cleartext=Always and wait until all nodes have it. To uninstall without cleanup: helm uninstall --no-hooks", len(nodes), listed(nodes))
+			"In mode mesh, first set mesh.cleartext=Always and wait until all nodes have it. To uninstall without cleanup: helm uninstall --no-hooks", len(nodes), term.Some(nodes, maxListedNodes))
 	}
 	if len(away) > 0 {
 		fmt.Fprintf(out, "%d nodes that are not Ready keep what the agent left (%s). If one comes back, run there: ropewalk-agent cleanup\n", len(away), term.Some(away, maxListedNodes))
