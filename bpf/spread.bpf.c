@@ -187,7 +187,7 @@ int filter_errors(struct __sk_buff *skb)
 	struct outer o;
 	enum parse_result found = parse_skb(skb, l2, &o);
 
-	return cpu && is_forged_tc(cpu, skb, found, &o) ? TCX_DROP : TCX_NEXT;
+	return cpu && (is_forged_tc(cpu, skb, found, &o) || is_forged_too_big(cpu, skb, found, &o)) ? TCX_DROP : TCX_NEXT;
 }
 
 SEC("xdp")

@@ -19,10 +19,15 @@ INLINE int same_address(const be32 a[4], const be32 b[4])
 	return !differences;
 }
 
+INLINE int is_link_local(const be32 a[4])
+{
+	return (a[0].raw & 0xc0ff) == 0x80fe;
+}
+
 /* Adds the zone to a link-local address. A link is the same for all packets of a device: those of VLANs are left to the VLAN's device. */
 INLINE void add_zone(be32 a[4])
 {
-	if ((a[0].raw & 0xc0ff) == 0x80fe)
+	if (is_link_local(a))
 		a[1].raw = device;
 }
 

@@ -28,7 +28,7 @@ enum spread_event {
 	EVENT_PROBE_BAD,          // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
 	EVENT_PROBE_ERROR,        // probes and answers not sent: the kernel had no memory, or the device refused them
 	EVENT_PORT_BLOCKED,      // data messages not spread: the peer no longer answers probes from their lane port
-	EVENT_FRAGMENTATION_NEEDED, // ICMP Fragmentation Needed about packets to peers, neither TCP nor SCTP, or in fragments: dropped, since it may be forged
+	EVENT_FRAGMENTATION_NEEDED, // ICMP Fragmentation Needed about packets to peers, neither TCP nor SCTP, or in fragments: dropped, since it may be forged; the error filter also counts Packet Too Big
 	EVENT_TOO_MANY_TAGS,     // frames with more tags of VLAN 0 than the program reads: dropped, since such an error may be behind the tags
 	SPREAD_EVENTS,
 };

@@ -17,7 +17,10 @@
  * port. So errors about packets to peers are dropped. For TCP and SCTP the kernel checks the sequence number or the tag, so they pass.
  *
  * The kernel believes an error on whichever device it arrives: a peer can send one through its tunnel, and a container by its veth. So filter_errors runs on
- * the devices without a gather program. Tunnels inside each other need no exception: the outer packets of each have no Don't Fragment.
+ * the devices without a gather program. Tunnels inside each other need no exception over IPv4: the outer packets of each have no Don't Fragment.
+ *
+ * Over IPv6 a router may send Packet Too Big about a message, so the gather programs let it pass. On a device with the filter no message to a peer leaves, so
+ * filter_errors drops it. The kernel believes it whatever source the quoted packet has (ip6_update_pmtu), and behind any extension headers.
  */
 
 enum {
@@ -56,31 +59,38 @@ INLINE int is_ours(struct counters *cpu, be32 a)
 	return network == 0 || network == 127 || is_local(cpu, &address);
 }
 
-/* Returns whether an address is that of a peer of any tunnel. */
-INLINE int is_peer(be32 address)
+/* Returns whether the address of key is that of a peer of any tunnel. */
+INLINE int is_peer(struct source_key *key)
 {
 	u32 zero = 0;
 	const struct settings *set = bpf_map_lookup_elem(&settings, &zero);
-	struct source_key key = {};
 
 	if (!set)
 		return 0;
-	map_ipv4(key.address, address);
 #pragma clang loop unroll(full)
 	for (int i = 0; i < SPREAD_TUNNELS; i++) {
-		key.listen_port = set->tunnels[i];
-		if (!key.listen_port.raw)
+		key->listen_port = set->tunnels[i];
+		if (!key->listen_port.raw)
 			return 0;
-		if (bpf_map_lookup_elem(&sources, &key))
+		if (bpf_map_lookup_elem(&sources, key))
 			return 1;
 	}
 	return 0;
 }
 
+/* Returns whether the kernel checks errors about packets of a protocol. */
+INLINE int is_checked(u8 protocol)
+{
+	return protocol == PROTO_TCP || protocol == PROTO_SCTP;
+}
+
 /* Returns whether an error about a packet must be dropped. */
 INLINE int is_forged(struct counters *cpu, const struct ipv4_header *quoted)
 {
-	if (quoted->protocol == PROTO_TCP || quoted->protocol == PROTO_SCTP || !is_ours(cpu, quoted->src) || !is_peer(quoted->dst))
+	struct source_key to = {};
+
+	map_ipv4(to.address, quoted->dst);
+	if (is_checked(quoted->protocol) || !is_ours(cpu, quoted->src) || !is_peer(&to))
 		return 0;
 	count(cpu, EVENT_FRAGMENTATION_NEEDED, 1);
 	return 1;
@@ -149,6 +159,66 @@ struct packet_too_big {
 	struct ipv6_header quoted;
 	struct ports ports;
 };
+
+/*
+ * Moves to the message behind the extension headers, which the kernel takes in any number and order, and returns its protocol. Of later fragments it returns
+ * PROTO_NONE.
+ */
+INLINE u8 skip_extensions(struct __sk_buff *skb, struct outer *o, u8 protocol)
+{
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < IPV6_MAX_EXTENSIONS; i++) {
+		struct ipv6_fragment header; /* another extension header has its length at reserved */
+
+		if (protocol != PROTO_FRAGMENT && !ipv6_skippable(protocol))
+			break;
+		if (bpf_skb_load_bytes(skb, o->udp_offset, &header, sizeof(header)))
+			return PROTO_NONE;
+		o->udp_offset += sizeof(header);
+		if (protocol != PROTO_FRAGMENT)
+			o->udp_offset += 8 * (u32)header.reserved;
+		else if (host16(header.offset) & IPV6_OFFSET)
+			return PROTO_NONE;
+		else
+			o->fragment = 1;
+		protocol = header.next_header;
+	}
+	return protocol;
+}
+
+/*
+ * Returns whether a packet must be dropped, since it is a Packet Too Big about a packet to a peer, or may be one: a fragment, or behind more extension headers
+ * than are looked at. No router sends such ones, nor one about a packet to a link-local address. In fragments the first has the type (RFC 7112).
+ */
+INLINE int is_forged_too_big(struct counters *cpu, struct __sk_buff *skb, enum parse_result found, struct outer *o)
+{
+	struct packet_too_big m;
+	struct address destination = {};
+	struct source_key to = {};
+	int icmp;
+	u8 protocol;
+
+	if (found != ICMPV6_FOUND && (found != NOT_UDP || !o->v6))
+		return 0;
+	destination_of(o, destination.words);
+	protocol = skip_extensions(skb, o, o->v6->next_header);
+	icmp = protocol == PROTO_ICMPV6;
+	if (icmp && (bpf_skb_load_bytes(skb, o->udp_offset, &m, ICMP_LEN) || m.type != ICMPV6_PACKET_TOO_BIG))
+		return 0;
+	if (!icmp && protocol != PROTO_FRAGMENT && !ipv6_skippable(protocol))
+		return 0;
+	if ((destination.words[0].raw & 0xff) != 0xff && !is_local(cpu, &destination)) /* the kernel takes it from a multicast group, too */
+		return 0;
+	if (icmp && !o->fragment) {
+		if (bpf_skb_load_bytes(skb, o->udp_offset, &m, __builtin_offsetof(struct packet_too_big, ports)))
+			return 0;
+		__builtin_memcpy(to.address, m.quoted.dst, sizeof(to.address));
+		if (is_checked(m.quoted.next_header) || (!is_link_local(to.address) && !is_peer(&to)))
+			return 0;
+	}
+	count(cpu, EVENT_FRAGMENTATION_NEEDED, 1);
+	return 1;
+}
 
 /* Computes the ports with which the quoted packet left WireGuard. Returns whether they differ from the quoted ones. */
 INLINE int quoted_ports(struct counters *cpu, const struct packet_too_big *m, struct ports *new)

@@ -24,7 +24,7 @@ const (
 	EventProbeBad                         // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
 	EventProbeError                       // probes and answers not sent: the kernel had no memory, or the device refused them
 	EventPortBlocked                      // data messages not spread: the peer no longer answers probes from their lane port
-	EventFragmentationNeeded              // ICMP Fragmentation Needed about packets to peers, neither TCP nor SCTP, or in fragments: dropped, since it may be forged
+	EventFragmentationNeeded              // ICMP Fragmentation Needed about packets to peers, neither TCP nor SCTP, or in fragments: dropped, since it may be forged; the error filter also counts Packet Too Big
 	EventTooManyTags                      // frames with more tags of VLAN 0 than the program reads: dropped, since such an error may be behind the tags
 
 	// EventCount is the number of constants.
@@ -77,7 +77,7 @@ var eventHelps = [EventCount]string{
 	"probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT",
 	"probes and answers not sent: the kernel had no memory, or the device refused them",
 	"data messages not spread: the peer no longer answers probes from their lane port",
-	"ICMP Fragmentation Needed about packets to peers, neither TCP nor SCTP, or in fragments: dropped, since it may be forged",
+	"ICMP Fragmentation Needed about packets to peers, neither TCP nor SCTP, or in fragments: dropped, since it may be forged; the error filter also counts Packet Too Big",
 	"frames with more tags of VLAN 0 than the program reads: dropped, since such an error may be behind the tags",
 }
 

@@ -200,6 +200,56 @@ func TestForgedFragmentationNeededIsDropped(t *testing.T) {
 	})
 }
 
+// TestForgedPacketTooBigIsDropped: no message to a peer leaves by a device with the error filter, so no router sends this error there. By other devices a router
+// may send it. The kernel believes it behind extension headers, from a multicast group, and whatever source the quoted packet has.
+func TestForgedPacketTooBigIsDropped(t *testing.T) {
+	e := newProbing(t)
+	about := func(src, dst string) []byte { return data(src, dst).bytes()[14:] }
+	sent := about(us6, them6)
+	behind := func(types ...packet.Protocol) []byte {
+		whole := tooBig(us6, sent)
+		return slices.Concat(whole[:14], addIPv6Extensions(whole[14:], 1, types...))
+	}
+	rows := map[string]struct {
+		in   []byte
+		drop bool
+	}{
+		"about the listen port":        {tooBig(us6, sent), true},
+		"about a peer's other port":    {tooBig(us6, about(us6, from(them6, 9))), true},
+		"no more than the header":      {tooBig(us6, sent[:40]), true},
+		"truncated in the header":      {tooBig(us6, sent[:39]), false},
+		"about a foreign source":       {tooBig(us6, about("[2001:db8:9::7]:51820", them6)), true},
+		"about an Echo Reply":          {tooBig(us6, set(sent, 6, byte(packet.ICMPv6))), true},
+		"about a fragment":             {tooBig(us6, set(sent, 6, byte(packet.Fragment))), true},
+		"about a link-local address":   {tooBig(us6, about(us6, "[fe80::7]:51820")), true},
+		"to all hosts":                 {tooBig("[ff02::1]:0", sent), true},
+		"behind other headers":         {behind(packet.HopByHop, packet.DestOptions, packet.Routing), true},
+		"in an atomic fragment":        {behind(packet.DestOptions, packet.Fragment, packet.DestOptions), true},
+		"behind too many headers":      {behind(repeat(packet.DestOptions, 9)...), true},
+		"about another address":        {tooBig(us6, about(us6, "[2001:db8:2::3]:51821")), false},
+		"about TCP":                    {tooBig(us6, set(sent, 6, byte(packet.TCP))), false},
+		"about SCTP":                   {tooBig(us6, set(sent, 6, byte(packet.SCTP))), false},
+		"to a container":               {tooBig("[2001:db8:9::7]:0", sent), false},
+		"another type":                 {set(tooBig(us6, sent), 14+40, 1), false},
+		"another type behind a header": {set(behind(packet.HopByHop), 14+40+16, 1), false},
+		"a later fragment":             {set(behind(packet.Fragment), 14+40+3, 8), false},
+		"cut in a header":              {behind(packet.HopByHop)[:14+40+4], false},
+		"UDP in a fragment":            {slices.Concat(ethernet(uint16(packet.EtherTypeIPv6), 0), addIPv6Extensions(about(them6, us6), 0, packet.Fragment)), false},
+	}
+	e.eachProgram(func(program string) {
+		for name, row := range rows {
+			verdict, out, events := e.receivePacket(row.in)
+			want, counts := uint32(tcxNext), once()
+			if row.drop && program == "filter_errors" {
+				want, counts = tcDrop, once(EventFragmentationNeeded)
+			}
+			if verdict != want || !bytes.Equal(out, row.in) || !maps.Equal(events, counts) {
+				t.Errorf("%s, %s: got verdict %#x, events %v, want %#x, %v", name, program, verdict, events, want, counts)
+			}
+		}
+	})
+}
+
 // eachProgram has each program that drops forged errors receive the packets of f.
 func (e *probing) eachProgram(f func(program string)) {
 	e.t.Helper()
