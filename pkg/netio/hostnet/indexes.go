@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,7 +23,8 @@ const relistPause = time.Second
 
 // WatchIndexes calls moved when a link that was deleted exists again under its name, with another index. It follows links of which used returns
 // true when they are deleted, and those in absent, which it keeps up to date. It calls both from one goroutine, at first the
-// caller's, until ctx ends. It compares listings of all links, so lost messages (overruns) hide no link.
+// caller's, until ctx ends. It compares listings of all links, so lost messages (overruns) hide no link. Messages
+// tell it of links that exist between two listings.
 //
 // WatchIndexes returns once it knows all links. It watches the network namespace of the calling thread, and costs nothing while no link
 // changes.
@@ -50,11 +52,24 @@ func WatchIndexes(ctx context.Context, absent *atomic.Pointer[AbsentLinks], used
 		return fmt.Errorf("listing the network interfaces: %w", err)
 	}
 	context.AfterFunc(ctx, handle.Close)
-	watchSocket(ctx, socket, isLinkChange, func() {
+	watchSocket(ctx, socket, w.note, func() {
 		for list() != nil && pause(ctx, relistPause) {
 		}
 	})
 	return nil
+}
+
+// note takes a message, and reports whether it is about a link. It may run at the same time as compare.
+func (w *indexWatch) note(kind uint16, data []byte) bool {
+	if !isLinkChange(kind, data) {
+		return false
+	}
+	if l, err := netlink.LinkDeserialize(nil, data); err == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.names[l.Attrs().Index] = l.Attrs().Name
+	}
+	return true
 }
 
 // isLinkChange reports whether a message is about a link. Messages of bridges about their ports are none.
@@ -62,17 +77,18 @@ func isLinkChange(_ uint16, data []byte) bool {
 	return len(data) >= unix.SizeofIfInfomsg && data[0] == unix.AF_UNSPEC
 }
 
-// indexWatch knows the links of the last listing.
+// indexWatch knows the links of the last listing, and of messages since then.
 type indexWatch struct {
 	used   func(index int) bool
 	moved  func(name string, from, to int)
-	names  map[int]string
+	mu     sync.Mutex
+	names  map[int]string               // guarded by mu
 	gone   AbsentLinks                  // used links that were deleted
 	absent *atomic.Pointer[AbsentLinks] // a copy of gone
 }
 
 func newIndexWatch(absent *atomic.Pointer[AbsentLinks], used func(int) bool, moved func(string, int, int)) *indexWatch {
-	w := &indexWatch{used: used, moved: moved, gone: AbsentLinks{}, absent: absent}
+	w := &indexWatch{used: used, moved: moved, names: map[int]string{}, gone: AbsentLinks{}, absent: absent}
 	if before := absent.Load(); before != nil {
 		maps.Copy(w.gone, *before)
 	}
@@ -81,14 +97,17 @@ func newIndexWatch(absent *atomic.Pointer[AbsentLinks], used func(int) bool, mov
 
 // compare finds links that were deleted since the last listing, and links that exist again.
 func (w *indexWatch) compare(links []netlink.Link) {
-	before, indexes := w.names, map[string]int{}
-	w.names = map[int]string{}
+	names, indexes := map[int]string{}, map[string]int{}
 	for _, l := range links {
 		a := l.Attrs()
-		w.names[a.Index], indexes[a.Name] = a.Name, a.Index
+		names[a.Index], indexes[a.Name] = a.Name, a.Index
 	}
+	w.mu.Lock()
+	before := w.names
+	w.names = maps.Clone(names)
+	w.mu.Unlock()
 	for index, name := range before {
-		if _, exists := w.names[index]; exists {
+		if _, exists := names[index]; exists {
 			continue
 		}
 		maps.DeleteFunc(w.gone, func(_ string, former int) bool { return !w.used(former) })

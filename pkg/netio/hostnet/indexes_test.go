@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -52,6 +54,24 @@ func TestNewIndexOfUsedLinkIsReported(t *testing.T) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// TestLinkBetweenListingsIsFollowed: an endpoint is on a link that is added, and deleted and added again before the next listing.
+func TestLinkBetweenListingsIsFollowed(t *testing.T) {
+	var got []string
+	w := newIndexWatch(new(atomic.Pointer[AbsentLinks]), func(index int) bool { return index == 7 }, func(name string, from, to int) {
+		got = append(got, fmt.Sprint(name, " ", from, " ", to))
+	})
+	w.compare(listed(map[int]string{2: "eth0"}))
+	message := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	message.Index = 7
+	if !w.note(unix.RTM_NEWLINK, append(message.Serialize(), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("uplink")).Serialize()...)) {
+		t.Error("a message about a link was not taken for one")
+	}
+	w.compare(listed(map[int]string{2: "eth0", 9: "uplink"}))
+	if want := []string{"uplink 7 9"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
