@@ -101,8 +101,8 @@ func TestProbesCostFewPackets(t *testing.T) {
 		"a message a minute":             {1, time.Minute, 180},
 		"64 flows of a message a minute": {64, time.Minute, 64 * 30},
 		"16 flows of a message a second": {16, time.Second, 16 * 180},
-		"a busy flow":                    {1, 10 * time.Microsecond, 2000},
-		"16 busy flows":                  {16, 160 * time.Microsecond, 16 * 180},
+		"a busy flow":                    {1, time.Millisecond, 2000},
+		"16 busy flows":                  {16, 16 * time.Millisecond, 16 * 180},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newBudgetRig(t, c.flows)
