@@ -163,11 +163,12 @@ func TestFlowsSpreadBetweenNodesThatGather(t *testing.T) {
 func prove(from, to *node) {
 	l := from.l
 	l.Helper()
-	const batch = 32 // fits a receive buffer
+	const batch = 32          // fits a receive buffer
+	const probeMessages = 150 // PROBE_MESSAGES in bpf/include/probe.h
 	s := from.flowSocket(to)
 	defer s.Close()
 	expect.NoError(l, to.tunnelSocket.SetReadDeadline(time.Now().Add(patience)))
-	for range 65 * spread.MaxPorts / batch {
+	for range (probeMessages + 1) * spread.MaxPorts / batch {
 		for range batch {
 			_, err := s.WriteToUDPAddrPort([]byte{4, 95: 0}, netip.AddrPortFrom(to.addr, port))
 			expect.NoError(l, err)
