@@ -83,11 +83,13 @@ func (t *table) takeUnresolved() (asked []*targetPath) {
 	return asked
 }
 
-// remove deletes a target.
+// remove deletes a path. After clear, the target may have another one, which stays.
 func (t *table) remove(r *targetPath) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.paths, r.to)
+	if t.paths[r.to] == r {
+		delete(t.paths, r.to)
+	}
 	r.path.Store(nil)
 }
 

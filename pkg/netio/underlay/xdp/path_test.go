@@ -121,3 +121,16 @@ func TestFindingPathDoesNotAllocate(t *testing.T) {
 		t.Errorf("got %v allocations, want 0", n)
 	}
 }
+
+// TestRemovalOfOldPathKeepsNewOne: a lane requests a target again between the supervisor's list and the removal.
+func TestRemovalOfOldPathKeepsNewOne(t *testing.T) {
+	table := newTable(make(chan struct{}, 1))
+	to := target{dst: netip.MustParseAddr("192.0.2.1")}
+	before := table.find(to)
+	table.clear()
+	after := table.find(to)
+	table.remove(before)
+	if list := table.all(); len(list) != 1 || list[0] != after || after.path.Load() == nil {
+		t.Errorf("the table has %v, want the path that was requested last", list)
+	}
+}
