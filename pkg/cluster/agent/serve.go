@@ -32,5 +32,5 @@ func Serve(ctx context.Context, at string, s *Stats, version string, log *slog.L
 // and the peers answer. /metrics has the agent's counters, and in spread mode also the counters of
 // `ropewalk spread`.
 func contentOf(s *Stats, version string) metrics.Content {
-	return metrics.Content{Version: version, Collectors: s.collectors(), Alive: s.alive, Ready: s.ready}
+	return metrics.Content{Version: version, Collectors: s.collectors(), Alive: s.alive, Ready: s.ready, Partial: true}
 }

@@ -48,6 +48,7 @@ type Content struct {
 	Collectors []prometheus.Collector
 	Alive      func() error // returns why the process should be restarted, nil if it should not; may be nil
 	Ready      func() error // returns why the tunnel is not ready, nil if it is; may be nil
+	Partial    bool         // if some metrics fail, a scrape has the others; otherwise it fails
 }
 
 // Server serves /metrics and the health checks /healthz and /readyz.
@@ -166,9 +167,11 @@ func (s *Server) handler(c Content) (http.Handler, error) {
 		}
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		ErrorHandling: promhttp.ContinueOnError, ErrorLog: scrapeLogger{s.cfg.Log}, MaxRequestsInFlight: maxScrapes,
-	}))
+	o := promhttp.HandlerOpts{ErrorLog: scrapeLogger{s.cfg.Log}, MaxRequestsInFlight: maxScrapes}
+	if c.Partial {
+		o.ErrorHandling = promhttp.ContinueOnError
+	}
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, o))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, "stuck", c.Alive) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, "not ready", c.Ready) })
 	return http.MaxBytesHandler(mux, 0), nil // no request has a body

@@ -18,6 +18,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,6 +31,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -463,5 +465,20 @@ func TestServeReturnsListenerAndRegistryErrors(t *testing.T) {
 	}
 	if err := s.Serve(t.Context(), Content{Collectors: []prometheus.Collector{twice, twice}}); err == nil {
 		t.Error("a metric was registered twice")
+	}
+}
+
+// TestFailedCollectorFailsScrape: only Content.Partial permits an answer without the metrics that failed.
+func TestFailedCollectorFailsScrape(t *testing.T) {
+	s := &Server{cfg: ServerConfig{Log: slog.New(slog.DiscardHandler)}}
+	unreadable := NewSpreadCollector(func(context.Context) ([]spreader.DeviceStatus, error) { return nil, errors.New("not permitted") })
+	for partial, want := range map[bool]int{false: http.StatusInternalServerError, true: http.StatusOK} {
+		h, err := s.handler(Content{Collectors: []prometheus.Collector{unreadable}, Partial: partial})
+		expect.NoError(t, err)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
+		if w.Code != want {
+			t.Errorf("partial %v: got status %d, want %d", partial, w.Code, want)
+		}
 	}
 }
