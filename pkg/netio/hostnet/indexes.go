@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,69 +23,77 @@ type AbsentLinks map[string]int
 const relistPause = time.Second
 
 // WatchIndexes calls moved when a link that was deleted exists again under its name, with another index. It follows links of which used returns
-// true when they are deleted, and those in absent, which it keeps up to date. It calls both from one goroutine, at first the
-// caller's, until ctx ends. It compares listings of all links, so lost messages (overruns) hide no link. Messages
-// tell it of links that exist between two listings.
+// true when they are deleted, and those in absent, which it keeps up to date. It calls moved from one goroutine, at first the
+// caller's, until ctx ends. used must be safe for concurrent use.
 //
-// WatchIndexes returns once it knows all links. It watches the network namespace of the calling thread, and costs nothing while no link
-// changes.
+// It compares listings of all links, so lost messages (overruns) hide no link. It lists links only after
+// messages about the links that it follows, since other links may change often.
+//
+// WatchIndexes returns once it knows all links. It watches the network namespace of the calling thread.
 func WatchIndexes(ctx context.Context, absent *atomic.Pointer[AbsentLinks], used func(index int) bool, moved func(name string, from, to int)) error {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
 		return fmt.Errorf("subscribing to link changes: %w", err)
 	}
-	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE) // which stays in the namespace
+	lister, err := newLinkLister()
 	if err != nil {
 		socket.Close()
 		return fmt.Errorf("listing the network interfaces: %w", err)
 	}
 	w := newIndexWatch(absent, used, moved)
-	list := func() error {
-		links, err := Dump(handle.LinkList)
-		if err == nil {
-			w.compare(links)
-		}
-		return err
-	}
-	if err := list(); err != nil {
+	if err := w.update(lister.list); err != nil {
 		socket.Close()
-		handle.Close()
+		lister.close()
 		return fmt.Errorf("listing the network interfaces: %w", err)
 	}
-	context.AfterFunc(ctx, handle.Close)
+	context.AfterFunc(ctx, lister.close)
 	watchSocket(ctx, socket, w.note, func() {
-		for list() != nil && pause(ctx, relistPause) {
+		for w.update(lister.list) != nil && pause(ctx, relistPause) {
 		}
 	})
 	return nil
 }
 
-// note takes a message, and reports whether it is about a link. It may run at the same time as compare.
-func (w *indexWatch) note(kind uint16, data []byte) bool {
-	if !isLinkChange(kind, data) {
-		return false
-	}
-	if l, err := netlink.LinkDeserialize(nil, data); err == nil {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.names[l.Attrs().Index] = l.Attrs().Name
-	}
-	return true
+// linkLister lists the links of one network namespace. It is safe for concurrent use.
+type linkLister struct {
+	mu     sync.Mutex
+	handle *netlink.Handle // nil once closed: a closed Handle opens sockets in the namespace of any thread
 }
 
-// isLinkChange reports whether a message is about a link. Messages of bridges about their ports are none.
-func isLinkChange(_ uint16, data []byte) bool {
-	return len(data) >= unix.SizeofIfInfomsg && data[0] == unix.AF_UNSPEC
+// newLinkLister returns a linkLister of the calling thread's network namespace.
+func newLinkLister() (*linkLister, error) {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	return &linkLister{handle: handle}, err
+}
+
+// list returns all links. The error is os.ErrClosed after close.
+func (l *linkLister) list() ([]netlink.Link, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.handle == nil {
+		return nil, os.ErrClosed
+	}
+	return Dump(l.handle.LinkList)
+}
+
+func (l *linkLister) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.handle.Close()
+	l.handle = nil
 }
 
 // indexWatch knows the links of the last listing, and of messages since then.
 type indexWatch struct {
 	used   func(index int) bool
 	moved  func(name string, from, to int)
-	mu     sync.Mutex
-	names  map[int]string               // guarded by mu
-	gone   AbsentLinks                  // used links that were deleted
 	absent *atomic.Pointer[AbsentLinks] // a copy of gone
+
+	mu        sync.Mutex
+	names     map[int]string
+	gone      AbsentLinks // used links that were deleted
+	deletions int         // messages about deleted links that were used
+	unsettled bool        // a listing is under way, or misses the last of deletions
 }
 
 func newIndexWatch(absent *atomic.Pointer[AbsentLinks], used func(int) bool, moved func(string, int, int)) *indexWatch {
@@ -95,18 +104,64 @@ func newIndexWatch(absent *atomic.Pointer[AbsentLinks], used func(int) bool, mov
 	return w
 }
 
-// compare finds links that were deleted since the last listing, and links that exist again.
-func (w *indexWatch) compare(links []netlink.Link) {
+// note takes a message, and reports whether the links must be listed. It may run at the same time as
+// update. Messages of bridges about their ports do not matter.
+func (w *indexWatch) note(kind uint16, data []byte) bool {
+	if len(data) < unix.SizeofIfInfomsg || data[0] != unix.AF_UNSPEC {
+		return false
+	}
+	l, err := netlink.LinkDeserialize(nil, data)
+	if err != nil {
+		return true
+	}
+	index, name := l.Attrs().Index, l.Attrs().Name
+	used := kind == unix.RTM_DELLINK && w.used(index)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if kind == unix.RTM_DELLINK && !used {
+		delete(w.names, index)
+		return false
+	}
+	w.names[index] = name
+	if used {
+		w.deletions++
+		w.unsettled = true
+	}
+	_, gone := w.gone[name]
+	return w.unsettled || gone
+}
+
+// update compares a listing with the links that are known. Links that are added meanwhile cause another
+// one, since this listing may lack them.
+func (w *indexWatch) update(list func() ([]netlink.Link, error)) error {
+	w.mu.Lock()
+	w.unsettled = true
+	deletions := w.deletions
+	w.mu.Unlock()
+	links, err := list()
+	if err != nil {
+		return err
+	}
+	for name, m := range w.compare(links, deletions) {
+		w.moved(name, m.from, m.to)
+	}
+	return nil
+}
+
+// move is a change of the index of a link.
+type move struct{ from, to int }
+
+// compare finds links that were deleted since the last listing, and returns links that exist again.
+// deletions is w.deletions before the listing.
+func (w *indexWatch) compare(links []netlink.Link, deletions int) map[string]move {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	names, indexes := map[int]string{}, map[string]int{}
 	for _, l := range links {
 		a := l.Attrs()
 		names[a.Index], indexes[a.Name] = a.Name, a.Index
 	}
-	w.mu.Lock()
-	before := w.names
-	w.names = maps.Clone(names)
-	w.mu.Unlock()
-	for index, name := range before {
+	for index, name := range w.names {
 		if _, exists := names[index]; exists {
 			continue
 		}
@@ -115,18 +170,19 @@ func (w *indexWatch) compare(links []netlink.Link) {
 			w.gone[name] = index
 		}
 	}
-	again := AbsentLinks{}
+	w.names, w.unsettled = names, w.deletions != deletions
+	moves := map[string]move{}
 	for name, from := range w.gone {
-		if _, exists := indexes[name]; exists {
-			again[name] = from
-			delete(w.gone, name)
+		to, exists := indexes[name]
+		if !exists {
+			continue
+		}
+		delete(w.gone, name)
+		if to != from { // a link may return from another network namespace
+			moves[name] = move{from, to}
 		}
 	}
 	absent := maps.Clone(w.gone)
 	w.absent.Store(&absent)
-	for name, from := range again {
-		if to := indexes[name]; to != from { // a link may return from another network namespace
-			w.moved(name, from, to)
-		}
-	}
+	return moves
 }

@@ -3,8 +3,11 @@
 package hostnet
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -15,12 +18,21 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// listed returns links by index.
-func listed(names map[int]string) (links []netlink.Link) {
-	for index, name := range names {
-		links = append(links, &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index, Name: name}})
+// listed returns a listing of links by index.
+func listed(names map[int]string) func() ([]netlink.Link, error) {
+	return func() (links []netlink.Link, _ error) {
+		for index, name := range names {
+			links = append(links, &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index, Name: name}})
+		}
+		return links, nil
 	}
-	return links
+}
+
+// namedLink returns the data of a message about a link.
+func namedLink(index int32, name string) []byte {
+	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	m.Index = index
+	return append(m.Serialize(), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)).Serialize()...)
 }
 
 func TestNewIndexOfUsedLinkIsReported(t *testing.T) {
@@ -46,9 +58,9 @@ func TestNewIndexOfUsedLinkIsReported(t *testing.T) {
 				got = append(got, fmt.Sprint(name, " ", from, " ", to))
 				used = to
 			})
-			w.compare(listed(map[int]string{2: "eth0", 3: "eth1"}))
+			expect.NoError(t, w.update(listed(map[int]string{2: "eth0", 3: "eth1"})))
 			for _, names := range c.listings {
-				w.compare(listed(names))
+				expect.NoError(t, w.update(listed(names)))
 			}
 			if !slices.Equal(got, c.want) {
 				t.Errorf("got %q, want %q", got, c.want)
@@ -63,15 +75,78 @@ func TestLinkBetweenListingsIsFollowed(t *testing.T) {
 	w := newIndexWatch(new(atomic.Pointer[AbsentLinks]), func(index int) bool { return index == 7 }, func(name string, from, to int) {
 		got = append(got, fmt.Sprint(name, " ", from, " ", to))
 	})
-	w.compare(listed(map[int]string{2: "eth0"}))
-	message := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	message.Index = 7
-	if !w.note(unix.RTM_NEWLINK, append(message.Serialize(), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("uplink")).Serialize()...)) {
-		t.Error("a message about a link was not taken for one")
-	}
-	w.compare(listed(map[int]string{2: "eth0", 9: "uplink"}))
+	expect.NoError(t, w.update(listed(map[int]string{2: "eth0"})))
+	w.note(unix.RTM_NEWLINK, namedLink(7, "uplink"))
+	expect.NoError(t, w.update(listed(map[int]string{2: "eth0", 9: "uplink"})))
 	if want := []string{"uplink 7 9"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestLinksAreListedOnlyIfNeeded: links of containers come and go on hosts with hundreds of them.
+func TestLinksAreListedOnlyIfNeeded(t *testing.T) {
+	w := newIndexWatch(new(atomic.Pointer[AbsentLinks]), func(index int) bool { return index == 2 }, func(string, int, int) {})
+	expect.NoError(t, w.update(listed(map[int]string{2: "eth0"})))
+	for _, c := range []struct {
+		kind  uint16
+		index int32
+		name  string
+		lists bool
+	}{
+		{unix.RTM_NEWLINK, 2, "eth0", false},
+		{unix.RTM_NEWLINK, 7, "veth7", false},
+		{unix.RTM_DELLINK, 7, "veth7", false},
+		{unix.RTM_DELLINK, 2, "eth0", true},
+		{unix.RTM_NEWLINK, 8, "veth8", false},
+		{unix.RTM_DELLINK, 8, "veth8", false},
+		{unix.RTM_NEWLINK, 9, "eth0", true},
+	} {
+		if got := w.note(c.kind, namedLink(c.index, c.name)); got != c.lists {
+			t.Errorf("%+v: listed %v", c, got)
+		}
+		if c.lists {
+			expect.NoError(t, w.update(listed(nil)))
+		}
+	}
+}
+
+// TestMessagesDuringListingCauseAnother: the listing may lack what they tell.
+func TestMessagesDuringListingCauseAnother(t *testing.T) {
+	var got []string
+	w := newIndexWatch(new(atomic.Pointer[AbsentLinks]), func(index int) bool { return index == 2 }, func(name string, from, to int) {
+		got = append(got, fmt.Sprint(name, " ", from, " ", to))
+	})
+	expect.NoError(t, w.update(func() ([]netlink.Link, error) {
+		if !w.note(unix.RTM_DELLINK, namedLink(2, "eth0")) {
+			t.Error("a deletion during a listing causes none")
+		}
+		return listed(map[int]string{2: "eth0"})()
+	}))
+	expect.NoError(t, w.update(func() ([]netlink.Link, error) {
+		if !w.note(unix.RTM_NEWLINK, namedLink(9, "eth0")) {
+			t.Error("an addition during a listing causes none")
+		}
+		return nil, nil
+	}))
+	expect.NoError(t, w.update(listed(map[int]string{9: "eth0"})))
+	if want := []string{"eth0 2 9"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestClosedListerListsNothing(t *testing.T) {
+	enterNamespace(t)
+	l, err := newLinkLister()
+	expect.NoError(t, err)
+	if links, err := l.list(); err != nil || len(links) == 0 {
+		t.Errorf("got %v, error %v, want the loopback interface", links, err)
+	}
+	var done sync.WaitGroup
+	done.Go(l.close)
+	_, _ = l.list()
+	done.Wait()
+	if links, err := l.list(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("got %v, error %v, want %v", links, err, os.ErrClosed)
 	}
 }
 
@@ -84,7 +159,7 @@ func TestAbsentLinksPassToNextWatch(t *testing.T) {
 			got = append(got, fmt.Sprint(name, " ", from, " ", to))
 		})
 		for _, names := range listings {
-			w.compare(listed(names))
+			expect.NoError(t, w.update(listed(names)))
 		}
 	}
 	watch(map[int]string{2: "eth0", 3: "eth1"}, nil)
@@ -100,13 +175,13 @@ func TestRecreatedLinkIsFoundInKernel(t *testing.T) {
 	addVeth(t, "uplink", "far")
 	before, err := FindLink("uplink")
 	expect.NoError(t, err)
-	type move struct {
+	type found struct {
 		name     string
 		from, to int
 	}
-	moves := make(chan move, 10)
+	moves := make(chan found, 10)
 	expect.NoError(t, WatchIndexes(t.Context(), new(atomic.Pointer[AbsentLinks]), func(index int) bool { return index == before.Index }, func(name string, from, to int) {
-		moves <- move{name, from, to}
+		moves <- found{name, from, to}
 	}))
 	link, err := netlink.LinkByName("uplink")
 	expect.NoError(t, err)
@@ -116,7 +191,7 @@ func TestRecreatedLinkIsFoundInKernel(t *testing.T) {
 	after, err := FindLink("uplink")
 	expect.NoError(t, err)
 	expect.Eventually(t, "the new index is reported", func() bool { return len(moves) > 0 })
-	if got, want := <-moves, (move{"uplink", before.Index, after.Index}); got != want || before.Index == after.Index {
+	if got, want := <-moves, (found{"uplink", before.Index, after.Index}); got != want || before.Index == after.Index {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
