@@ -163,10 +163,14 @@ func TestGatherReportsForeignXDPProgram(t *testing.T) {
 
 func TestGatherFindsOwnerOfPort(t *testing.T) {
 	enterNamespace(t)
+	if _, err := sockets(); err != nil {
+		t.Skip("needs a kernel with udp_diag (CONFIG_INET_UDP_DIAG):", err)
+	}
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
 		c, err := net.ListenPacket("udp", address)
 		if err != nil {
-			t.Fatal(err)
+			t.Log(err) // without IPv6
+			continue
 		}
 		addr := netip.MustParseAddrPort(c.LocalAddr().String())
 		f := gather(t, Options{Pre: true, Port: addr.Port()})

@@ -13,7 +13,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
-// sockets lists the UDP sockets of the thread's network namespace.
+// sockets lists the UDP sockets of the thread's network namespace. It needs a kernel with udp_diag
+// (CONFIG_INET_UDP_DIAG).
 func sockets() ([]Socket, error) {
 	var all []Socket
 	for _, family := range hostnet.Families() {

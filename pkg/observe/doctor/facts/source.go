@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// maxFile is the largest part of a file that is read, in bytes: /proc/net/udp with thousands of sockets.
+// maxFile is the largest part of a file that is read, in bytes.
 const maxFile = 4 << 20
 
 // source reads files of a host below a root: /proc, /sys, /dev. For any content it returns an error or a value within

@@ -80,8 +80,8 @@ func TestProcessReadsCapabilitiesAndLimits(t *testing.T) {
 	expect.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit))
 	lower := unix.Rlimit{Cur: 12345, Max: limit.Max}
 	expect.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &lower))
+	defer func() { expect.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit)) }()
 	p := sourceOf(nil).process()
-	expect.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit))
 	if want := fmt.Sprintf("CapEff:\t%016x\n", p.Capabilities.Value); p.Capabilities.Err != nil || !strings.Contains(string(status), want) {
 		t.Errorf("got %#x, error %v, want those of %s", p.Capabilities.Value, p.Capabilities.Err, status)
 	}
