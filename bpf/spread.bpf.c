@@ -93,7 +93,7 @@ INLINE void spread_message(struct counters *cpu, struct __sk_buff *skb, struct p
 	l = lane == LISTEN_LANE ? &peer->listen : lane_at(peer, lane);
 	add_load(l, skb->len, now);
 	new.src = l->port;
-	if (is_probe_due(peer, l, now))
+	if (is_probe_due(l, now))
 		send_probes(cpu, skb, peer, lane, lanes, old.ports.src, now);
 	if (lane == LISTEN_LANE || !is_open(peer, l))
 		return;

@@ -13,12 +13,14 @@
  *
  * A lane is open, and messages leave from its port, only after one of its probes was answered (RFC 8899 probes a path in the same way before
  * using it). It is closed when three of its probes in a row stay unanswered. A round counts only if its probe from the listen port was answered,
- * and one of a later round too. So neither an outage of the whole path nor a delay closes a lane. If the listen port's probes stay unanswered for
- * SILENT_ROUNDS, the peer has become silent, and all proofs end. A peer that never answers is never spread to.
+ * and one of a later round too. So neither an outage of the whole path nor a delay closes a lane. Rounds that left the masks count as well: beside a
+ * busy port, a quiet one has few probes in many rounds. If the listen port's probes stay unanswered for SILENT_ROUNDS, the peer has become silent,
+ * and all proofs end. A peer that never answers is never spread to.
  *
  * Probes are few: each takes one of the peer's credit. PROBE_MESSAGES messages from a port earn PROBE_EARNED, which are 2 %, and the port is probed.
  * A message after PROBE_IDLE without a round earns PROBE_IDLE_EARNED and begins one: less than one probe a minute, however many flows are quiet.
- * A port is probed sooner only while its last probe is unanswered. While the listen port's are, rounds become twice as long each time.
+ * A message from a port without a probe for PROBE_IDLE has one of the credit above PROBE_RESERVE. The reserve is for what may be lost: a port is
+ * probed again while its last probe is unanswered. While the listen port's are, no other is, and rounds become twice as long each time.
  *
  * A probe is made of a data message: bpf_clone_redirect sends a clone to the same device. The clone passes this program
  * again, ahead of the message, and is shortened there. If that fails, the probe is lost and the message is not.
@@ -33,6 +35,9 @@
 #define PROBE_EARNED 3 /* the cost of a round, and one to keep */
 #define PROBE_IDLE (1LL << 37) /* ns: 137 s */
 #define PROBE_IDLE_EARNED 2
+#define PROBE_TICK 33 /* lane.probed is in units of 8.6 s */
+#define PROBE_RESERVE (SILENT_ROUNDS + 1) /* probes that find out whether a peer is silent */
+#define PROBE_LATE (1LL << 32) /* ns: 4.3 s, until a probe from the listen port is sent again */
 /* Later answers do not count. */
 #define PROBE_TIMEOUT 10000000000ULL
 #define PROBE_MASK_BITS 32
@@ -72,16 +77,36 @@ INLINE u32 aged(u32 mask, u32 rounds)
 	return rounds < PROBE_MASK_BITS ? mask << rounds : 0;
 }
 
-/* Returns whether a lane lost three probes in a row, by its masks and those of the listen port. Bit 0 is the present round in all. */
-INLINE int is_lost(u32 rounds_answered, u32 sent, u32 answered)
+/* Returns the number of bits in a mask, at most three, without a branch: see least_loaded. */
+INLINE u32 up_to_three(u32 mask)
 {
-	u32 earlier = rounds_answered & (rounds_answered - 1); /* all but the last answered round */
-	u32 since = (answered & (0 - answered)) - 1;	       /* the rounds after the lane's last answer */
-	u32 lost = sent & earlier & since;
+	u32 n = (mask | (0 - mask)) >> 31;
 
-	lost &= lost - 1;
-	lost &= lost - 1;
-	return lost != 0;
+	mask &= mask - 1;
+	n += (mask | (0 - mask)) >> 31;
+	mask &= mask - 1;
+	return n + ((mask | (0 - mask)) >> 31);
+}
+
+/* Returns the rounds after a lane's last answer whose probe is unanswered. */
+INLINE u32 unanswered(const struct lane *l)
+{
+	return l->sent & ((l->answered & (0 - l->answered)) - 1);
+}
+
+/*
+ * Returns whether a lane has lost three probes in a row. Sets forgotten to the losses that its masks will no longer hold: a probe of a round that
+ * leaves them is lost if the path has admitted probes from the listen port since.
+ */
+INLINE int is_lost(const struct peer *peer, const struct lane *l, u32 *forgotten)
+{
+	u32 rounds = peer->round - l->round, lost = unanswered(l), leave = lost;
+	u32 earlier = peer->listen.answered & (peer->listen.answered - 1); /* all but the last answered round */
+
+	if (rounds < PROBE_MASK_BITS)
+		leave = (u64)leave << rounds >> PROBE_MASK_BITS;
+	*forgotten = l->lost + (peer->listen.answered ? up_to_three(leave) : 0);
+	return *forgotten + up_to_three(aged(lost, rounds) & earlier) >= 3;
 }
 
 /* Returns the length of the present round: twice as long with each round before it whose probe from the listen port stayed unanswered. */
@@ -95,10 +120,11 @@ INLINE u64 round_length(u32 answered)
 }
 
 /* Records that a probe is about to leave. */
-INLINE void note_probe(const struct peer *peer, struct lane *l)
+INLINE void note_probe(const struct peer *peer, struct lane *l, u64 now)
 {
 	u32 rounds = peer->round - l->round;
 
+	l->probed = now >> PROBE_TICK;
 	l->sent = aged(l->sent, rounds) | 1;
 	l->answered = aged(l->answered, rounds);
 	l->round = peer->round;
@@ -109,7 +135,7 @@ INLINE void begin_round(struct counters *cpu, struct __sk_buff *skb, struct peer
 {
 	peer->round_at = now;
 	peer->round++;
-	note_probe(peer, &peer->listen);
+	note_probe(peer, &peer->listen, now);
 	if (peer->answers && !(peer->listen.answered & ((2U << SILENT_ROUNDS) - 1))) {
 		peer->answers = 0;
 		peer->ready = 0;
@@ -119,11 +145,17 @@ INLINE void begin_round(struct counters *cpu, struct __sk_buff *skb, struct peer
 	send_probe(cpu, skb, listen_port, LISTEN_LANE);
 }
 
+/* Returns whether a port has had no probe for PROBE_IDLE. */
+INLINE int is_idle(const struct lane *l, u64 now)
+{
+	return (u16)((now >> PROBE_TICK) - l->probed) >= PROBE_IDLE >> PROBE_TICK;
+}
+
 /* Counts a message from a port. Returns whether probes may be due. */
-INLINE int is_probe_due(const struct peer *peer, struct lane *l, u64 now)
+INLINE int is_probe_due(struct lane *l, u64 now)
 {
 	l->messages++;
-	return l->messages >= PROBE_MESSAGES || (s64)(now - peer->round_at) >= PROBE_IDLE || l->sent & ~l->answered & 1;
+	return l->messages >= PROBE_MESSAGES || is_idle(l, now) || l->sent & ~l->answered & 1;
 }
 
 /* Adds to the credit, which may exceed PROBE_BURST by what was added last. */
@@ -150,12 +182,14 @@ INLINE int pay(struct peer *peer)
 INLINE void send_probes(struct counters *cpu, struct __sk_buff *skb, struct peer *peer, u32 lane, u32 lanes, be16 listen_port, u64 now)
 {
 	struct lane *l = lane == LISTEN_LANE ? &peer->listen : lane_at(peer, lane);
-	int earned = l->messages >= PROBE_MESSAGES;
+	int earned = l->messages >= PROBE_MESSAGES, again = l->sent & ~l->answered & 1, waits = peer->listen.sent & ~peer->listen.answered & 1;
 	s64 age = now - peer->round_at;
 
 	if (earned) {
 		l->messages = 0;
 		earn(peer, PROBE_EARNED);
+	} else if (again ? waits && age < PROBE_LATE : age < PROBE_IDLE && peer->credit <= PROBE_RESERVE) {
+		return;
 	}
 	if (age >= (s64)round_length(peer->listen.answered)) {
 		if (age >= PROBE_IDLE)
@@ -164,26 +198,31 @@ INLINE void send_probes(struct counters *cpu, struct __sk_buff *skb, struct peer
 			return;
 		begin_round(cpu, skb, peer, listen_port, now);
 	}
-	if (!peer->answers)
+	if (!peer->answers || (again && waits && !earned))
 		return;
 	if (l->round != peer->round) {
-		if (is_lost(peer->listen.answered, aged(l->sent, peer->round - l->round), aged(l->answered, peer->round - l->round)))
+		u32 forgotten;
+
+		if (is_lost(peer, l, &forgotten))
 			l->proof = peer->proof - 1;
 		if (!pay(peer))
 			return;
-		note_probe(peer, l);
+		l->lost = forgotten;
+		note_probe(peer, l, now);
 		send_probe(cpu, skb, l->port, lane);
 	}
 	if (!earned)
 		return;
 	lane = peer->next < lanes ? peer->next : 0;
+	l = lane_at(peer, lane);
+	if (!is_open(peer, l) && l->round != peer->round && l->port.raw) {
+		if (!pay(peer))
+			return;
+		note_probe(peer, l, now);
+		send_probe(cpu, skb, l->port, lane);
+	}
 	peer->next = lane + 1;
 	peer->ready |= lane + 1 == lanes;
-	l = lane_at(peer, lane);
-	if (is_open(peer, l) || l->round == peer->round || !l->port.raw || !pay(peer))
-		return;
-	note_probe(peer, l);
-	send_probe(cpu, skb, l->port, lane);
 }
 
 /* Returns the bit of a round in a mask whose bit 0 is the present round, or 0 if the round is too old. */
@@ -233,6 +272,7 @@ INLINE int record_answer(struct peer *peer, const struct probe_message *m, const
 	    m->port.raw != (lane == LISTEN_LANE ? key->listen_port : l->port).raw)
 		return 0;
 	l->answered |= bit;
+	l->lost = 0;
 	if (lane == LISTEN_LANE)
 		note_proof(peer, key);
 	else

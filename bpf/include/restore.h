@@ -19,10 +19,10 @@ struct sender {
 };
 
 /*
- * How long heard ports count after the last probe, in nanoseconds: 4.6 minutes. A peer in use sends a probe every PROBE_IDLE, and before its first
- * message after a pause. Of one that is gone, a NAT may give the ports to another.
+ * How long heard ports count after the last probe, in nanoseconds: 9.2 minutes. A peer in use sends a probe every PROBE_IDLE, if it has credit, and before
+ * its first message after a pause. Two may be lost. Of a peer that is gone, a NAT may give the ports to another.
  */
-#define HEARD_TIME (1LL << 38)
+#define HEARD_TIME (1LL << 39)
 
 INLINE int is_in_range(const struct recent_source *s, u16 port)
 {

@@ -93,6 +93,8 @@ struct lane {
 	u32 round;    /* of the last probe, and bit 0 of the masks */
 	u32 sent;     /* the rounds with a probe */
 	u32 answered; /* those whose probe was answered */
+	u16 lost;     /* probes lost in a row in rounds before those of the masks */
+	u16 probed;   /* when the last probe left, in units of PROBE_TICK */
 };
 
 /* A peer as the spread program needs it: the destination of egress messages. */

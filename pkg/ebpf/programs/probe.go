@@ -29,8 +29,11 @@ func (ProbeKeys) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("(redacted)
 // MarshalText keeps the keys out of JSON and of logs.
 func (ProbeKeys) MarshalText() ([]byte, error) { return []byte("(redacted)"), nil }
 
-// probeBurst is PROBE_BURST of bpf/include/spread_maps.h.
-const probeBurst = 16
+// Constants of bpf/include: PROBE_BURST of spread_maps.h and PROBE_MESSAGES of probe.h.
+const (
+	probeBurst    = 16
+	probeMessages = 150
+)
 
 // setKeys sets the keys. Rounds and proofs begin at random numbers, so that no answer and no proof of an earlier time fits.
 func (value *spreadPeer) setKeys(k ProbeKeys) {
@@ -43,7 +46,8 @@ func (value *spreadPeer) setKeys(k ProbeKeys) {
 	var secret [8]byte
 	_, _ = cryptorand.Read(secret[:]) // it does not fail
 	value.Secret = binary.NativeEndian.Uint64(secret[:])
-	value.Listen = spreadLane{Round: value.Round, Answered: 1} // as if answered: the first rounds are short
+	// As if a probe was answered, so the first rounds are short. One is due with the first message.
+	value.Listen = spreadLane{Round: value.Round, Answered: 1, Messages: probeMessages - 1}
 	for i := range value.Lane {
 		value.closeLane(i)
 	}
@@ -54,7 +58,7 @@ func (value *spreadPeer) keys() ProbeKeys { return ProbeKeys{value.Send.K, value
 // closeLane forgets a lane's proof and its probes. Its next probe is due when the lanes' turn comes to it.
 func (value *spreadPeer) closeLane(i int) {
 	l := &value.Lane[i]
-	l.Proof, l.Round, l.Sent, l.Answered = value.Proof-1, value.Round-1, 0, 0
+	l.Proof, l.Round, l.Sent, l.Answered, l.Lost = value.Proof-1, value.Round-1, 0, 0, 0
 }
 
 // setLanePorts sets the ports of a peer's lanes. A port that the peer had before keeps its lane, with its load, its proof and its flows. New ones

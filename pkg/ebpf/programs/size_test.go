@@ -13,7 +13,7 @@ import (
 // TestProgramsStaySmall bounds the instructions of each program, which every packet of a device may pass. A larger bound needs a
 // reason in the commit that raises it.
 func TestProgramsStaySmall(t *testing.T) {
-	bounds := map[string]int{"spread": 2690, "gather_tc": 3030, "gather_xdp": 2320, "filter_errors": 1240, "classify": 1140, "steer": 420, "guard_ethernet": 150, "guard_ip": 180, "guard_tunnel": 140}
+	bounds := map[string]int{"spread": 2810, "gather_tc": 3030, "gather_xdp": 2320, "filter_errors": 1240, "classify": 1140, "steer": 420, "guard_ethernet": 150, "guard_ip": 180, "guard_tunnel": 140}
 	for _, load := range []func() (*ebpf.CollectionSpec, error){loadSpread, loadClassify, loadSteer, loadGuard} {
 		spec, err := load()
 		expect.NoError(t, err)

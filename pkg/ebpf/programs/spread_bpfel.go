@@ -67,7 +67,8 @@ type spreadLane struct {
 	Round    uint32
 	Sent     uint32
 	Answered uint32
-	_        [4]byte
+	Lost     uint16
+	Probed   uint16
 }
 
 type spreadLocalPort struct {

@@ -17,12 +17,25 @@ type budgetRig struct {
 	at      Peer
 	flows   []uint32 // flow labels, one for each lane
 	blocked int      // this lane's probes are lost; -1: none
+	delay   int      // answers arrive with this many further messages
+	silent  bool
 	probes  int
+
+	clock   time.Duration // of the test, which passes with messages
+	probed  map[int]time.Duration
+	answers []budgetAnswer // on their way, in order
+	sent    int            // messages
+}
+
+type budgetAnswer struct {
+	lane  int // listenLane: the listen port
+	round uint32
+	at    int // arrives before this message
 }
 
 func newBudgetRig(t *testing.T, flows int) *budgetRig {
 	t.Helper()
-	r := &budgetRig{Spread: newSpread(t, SpreadOptions{L2: true}), t: t, blocked: -1}
+	r := &budgetRig{Spread: newSpread(t, SpreadOptions{L2: true}), t: t, blocked: -1, probed: map[int]time.Duration{}}
 	r.at = Peer{Tunnel: 51820, Endpoint: endpoint(them6), Lanes: ports(61000, 61000+uint16(flows)-1)}
 	expect.NoError(t, r.SetGap(time.Hour))
 	r.setOpenPeer(t, r.at)
@@ -58,33 +71,47 @@ func (r *budgetRig) sendFrom(label uint32) uint16 {
 	return sourcePort(out)
 }
 
+func (value *spreadPeer) port(lane int) *spreadLane {
+	if lane == listenLane {
+		return &value.Listen
+	}
+	return &value.Lane[lane]
+}
+
 // send sends a message of a flow, some time after the last message. It counts the probes that leave with it, and has the peer answer them.
 func (r *budgetRig) send(flow int, later time.Duration) (port uint16) {
 	r.t.Helper()
+	r.clock += later
+	r.sent++
 	var before spreadPeer
 	r.change(func(value *spreadPeer) {
 		value.RoundAt -= uint64(later)
+		for len(r.answers) > 0 && r.answers[0].at <= r.sent {
+			a := r.answers[0]
+			r.answers = r.answers[1:]
+			if l := value.port(a.lane); l.Round-a.round < 32 {
+				l.Answered |= 1 << (l.Round - a.round)
+				l.Lost = 0
+			}
+		}
+		for lane := range listenLane + 1 {
+			value.port(lane).Probed = uint16((now(r.t) - uint64(r.clock-r.probed[lane])) >> 33)
+		}
 		before = *value
 	})
 	port = r.sendFrom(r.flows[flow])
-	sent := 0
-	answer := func(l *spreadLane, was spreadLane, blocked bool) {
-		if l.Round == was.Round {
-			return
-		}
-		sent++
-		if !blocked {
-			l.Answered |= 1
-		}
-	}
 	key, after := peerKey(r.at.Tunnel, r.at.Endpoint), spreadPeer{}
 	expect.NoError(r.t, r.maps.Peers.Lookup(&key, &after))
-	answer(&after.Listen, before.Listen, false)
-	for i := range after.Lane {
-		answer(&after.Lane[i], before.Lane[i], i == r.blocked)
-	}
-	if r.probes += sent; sent > 0 {
-		expect.NoError(r.t, r.maps.Peers.Put(&key, &after))
+	for lane := range listenLane + 1 {
+		l := after.port(lane)
+		if l.Round == before.port(lane).Round {
+			continue
+		}
+		r.probes++
+		r.probed[lane] = r.clock
+		if lane != r.blocked && !r.silent {
+			r.answers = append(r.answers, budgetAnswer{lane, l.Round, r.sent + 1 + r.delay})
+		}
 	}
 	return port
 }
@@ -159,5 +186,75 @@ func TestLostLaneIsLeftInTime(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// TestQuietLaneBesideBusyIsLeft has a busy neighbour: 40 rounds, all answered, between two messages of the lane.
+func TestQuietLaneBesideBusyIsLeft(t *testing.T) {
+	r := newBudgetRig(t, 1)
+	used := networkOrder(r.send(0, time.Second))
+	r.change(func(value *spreadPeer) {
+		r.blocked = slices.IndexFunc(value.Lane[:], func(l spreadLane) bool { return l.Port.Raw == used })
+	})
+	r.answers = nil
+	for n := 0; ; n++ {
+		r.change(func(value *spreadPeer) {
+			value.Round += 40
+			value.RoundAt, value.Credit = now(t), probeBurst
+			value.Listen = spreadLane{Port: value.Listen.Port, Round: value.Round, Sent: ^uint32(0), Answered: ^uint32(0)}
+		})
+		r.probed[listenLane] = r.clock
+		if r.send(0, 10*time.Second) == 51820 {
+			break
+		}
+		if n > 20 {
+			t.Fatalf("%d messages, one in 10 s, left from the lane", n)
+		}
+	}
+}
+
+// TestDistantPeerKeepsCredit: while an answer is on its way, further probes would find out nothing.
+func TestDistantPeerKeepsCredit(t *testing.T) {
+	r := newBudgetRig(t, 2)
+	r.delay = 7
+	for n := range 3000 {
+		if port := r.send(n%2, 100*time.Millisecond); port == 51820 {
+			t.Fatalf("message %d left from the listen port", n)
+		}
+	}
+	r.change(func(value *spreadPeer) {
+		if value.Credit < probeBurst-1 {
+			t.Errorf("got a credit of %d", value.Credit)
+		}
+	})
+}
+
+// TestSilentPeerCostsFewProbes: rounds become twice as long each time. Losses of the peer alone leave credit to find out that it is silent.
+func TestSilentPeerCostsFewProbes(t *testing.T) {
+	r := newBudgetRig(t, 1)
+	for range 1000 {
+		r.send(0, time.Second)
+	}
+	r.silent, r.probes = true, 0
+	var found time.Duration
+	began := r.clock
+	for range 1200 {
+		if r.send(0, time.Second) == 51820 && found == 0 {
+			found = r.clock - began
+		}
+	}
+	if found == 0 || found > 5*time.Minute || r.probes > 20 {
+		t.Errorf("silent after %v, %d probes in 20 minutes", found, r.probes)
+	}
+}
+
+// TestAnswerForgetsLosses: only losses in a row close a lane.
+func TestAnswerForgetsLosses(t *testing.T) {
+	e := newProved(t)
+	e.change(func(value *spreadPeer) { value.Lane[0].Lost = 2 })
+	e.step()
+	e.answer(0)
+	if got := e.state().Lane[0].Lost; got != 0 {
+		t.Errorf("got %d", got)
 	}
 }

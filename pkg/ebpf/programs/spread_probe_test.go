@@ -306,10 +306,10 @@ func TestPortsWithoutProbesAreNATs(t *testing.T) {
 		p.Lanes = ports(lane, lane+1)
 		expect.NoError(t, e.SetPeer(p))
 		gathers("with other lanes", 62003, 62005, 62006)
-		e.changeSource(t, p, func(value *spreadSource) { value.HeardAt = now(t) - uint64(4*time.Minute) })
-		gathers("four minutes after the last probe", 62003, 62005, 62006)
-		e.changeSource(t, p, func(value *spreadSource) { value.HeardAt = now(t) - uint64(5*time.Minute) })
-		gathers("five minutes after it")
+		e.changeSource(t, p, func(value *spreadSource) { value.HeardAt = now(t) - uint64(9*time.Minute) })
+		gathers("nine minutes after the last probe", 62003, 62005, 62006)
+		e.changeSource(t, p, func(value *spreadSource) { value.HeardAt = now(t) - uint64(10*time.Minute) })
+		gathers("ten minutes after it")
 		probe(51821, 51821, reply)
 		gathers("after another one, from the listen port", 62003, 62005, 62006)
 		p.ProbeKeys = NewProbeKeys(theirKey, ourKey)
@@ -662,12 +662,12 @@ func TestPausedSpreadSendsNoProbes(t *testing.T) {
 	}
 }
 
-// TestRoundsOfSilentPeerGrow: each is twice as long as the one before, up to four minutes.
+// TestRoundsOfSilentPeerGrow: each is twice as long as the one before, from 4.3 seconds to four minutes.
 func TestRoundsOfSilentPeerGrow(t *testing.T) {
 	e := newProbing(t)
 	e.step()
 	for round := range 40 {
-		length := 500 * time.Millisecond << min(round, 9)
+		length := max(1<<32, 500*time.Millisecond<<min(round, 9))
 		began := func(ago time.Duration) bool {
 			before := e.state().Round
 			e.change(func(value *spreadPeer) { value.RoundAt = now(t) - uint64(ago) })

@@ -102,7 +102,7 @@ func (t *Tunnel) skipped(own map[netip.Addr]bool, devices []string, byAddress ma
 			why = fmt.Sprintf("peer %s has answered probes from the same address %s", byAddress[a].Key, a)
 		case !listens(p).IsValid():
 			why = fmt.Sprintf("its endpoint is %s, a source port of spread or of a NAT, so its listen port is unknown; a peer that spreads returns to its "+
-				"listen port when its probes stay unanswered, in about two minutes", p.Endpoint)
+				"listen port when its probes stay unanswered, in two and a half minutes", p.Endpoint)
 		}
 		if why != "" {
 			all = append(all, SkippedPeer{Key: p.Key, Reason: why})
