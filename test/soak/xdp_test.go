@@ -24,7 +24,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/xdp"
-	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/autounderlay"
@@ -381,7 +380,7 @@ func (x *xdpTunnel) wantAllFramesReturned() {
 		x.await("all frames to be returned", func() bool {
 			s = x.status(i) // checked below, too: a keepalive may arrive at any time
 			for j := range s.Lanes {
-				if !returned(s.Lanes[j].Frames) {
+				if !returned(&s.Lanes[j]) {
 					return false
 				}
 			}
@@ -411,8 +410,8 @@ func requireXDP(t *testing.T) {
 
 // balanced reports whether no frame was refused or named by a party that did not own it, and all frames are back.
 func balanced(l *xdp.LaneStatus) bool {
-	return l.Socket.Rejected+l.Socket.FrameOwnershipErrors+l.Socket.RxInvalid+l.Socket.TxInvalid == 0 && returned(l.Frames)
+	return l.Socket.Rejected+l.Socket.FrameOwnershipErrors+l.Socket.RxInvalid+l.Socket.TxInvalid == 0 && returned(l)
 }
 
 // returned reports whether the counts are those of a socket that is neither receiving nor sending.
-func returned(f xsk.Frames) bool { return f.RxUser == 0 && f.TxUser == 0 && f.TxKernel == f.TxDone }
+func returned(l *xdp.LaneStatus) bool { return l.RXHeld == 0 && l.TXHeld == 0 && l.TXKernel == 0 }
