@@ -5,6 +5,7 @@ package agent
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -241,6 +243,54 @@ func TestPostQuantumOfPeerPrecedesMesh(t *testing.T) {
 			}
 			if noted := strings.Contains(strings.Join(r.notes, " "), "laptop"); noted != (c.peers == 0) {
 				t.Errorf("%+v: notes %q", c, r.notes)
+			}
+		}
+	}
+}
+
+// TestAbsentEngineKeepsPoliciesOfPeers: the next engine starts from the file, which an agent writes that may have started itself meanwhile.
+func TestAbsentEngineKeepsPoliciesOfPeers(t *testing.T) {
+	for _, c := range []struct {
+		engine *config.PostQuantumReport // the last that answered
+		policy v1alpha1.PostQuantum
+		mesh   config.PostQuantum
+		peers  int
+		saved  config.PostQuantum
+	}{
+		{&config.PostQuantumReport{}, v1alpha1.PostQuantumRequired, config.PostQuantumAuto, 1, config.PostQuantumRequired},
+		{&config.PostQuantumReport{}, v1alpha1.PostQuantumNever, config.PostQuantumRequired, 1, config.PostQuantumOff},
+		{nil, v1alpha1.PostQuantumRequired, config.PostQuantumAuto, 0, config.PostQuantumDefault},
+		{nil, v1alpha1.PostQuantumAuto, config.PostQuantumAuto, 1, config.PostQuantumDefault},
+	} {
+		m, _, e := newTestMeshReconciler(t)
+		e.quantum = c.engine
+		rp := laptop()
+		rp.Spec.PostQuantum = c.policy
+		p := toExternal(rp)
+		p.Selected = true
+		own := meshNode(0, noise.PublicKey{})
+		in := reconcileInput{
+			nodes: []mesh.Node{own}, self: own, external: []mesh.ExternalPeer{p}, externalKnown: true, intent: &intent{cleartext: v1alpha1.CleartextAuto, postQuantum: c.mesh},
+		}
+		saved := m.mustReconcile(t, in).saved
+		e.setAbsent(true)
+		for _, restarted := range []bool{false, true} {
+			if restarted {
+				m.stop()
+				m = newMeshReconciler(m.cfg, saved, m.apiAddrs, m.trigger)
+				t.Cleanup(m.stop)
+			}
+			e.saved = config.Device{}
+			r, err := m.reconcile(t.Context(), in)
+			var kept config.PostQuantum
+			if len(e.saved.Peers) == 1 && e.saved.Peers[0].PostQuantum != nil {
+				kept = *e.saved.Peers[0].PostQuantum
+			}
+			if !errors.Is(err, engine.ErrAbsent) || len(e.saved.Peers) != c.peers || kept != c.saved || (e.saved.PostQuantum != nil) != (c.engine != nil) {
+				t.Errorf("%+v, restarted %v: %v, saved %+v", c, restarted, err, e.saved)
+			}
+			if noted := strings.Contains(strings.Join(r.notes, " "), "laptop"); noted != (c.peers == 0) {
+				t.Errorf("%+v, restarted %v: notes %q", c, restarted, r.notes)
 			}
 		}
 	}

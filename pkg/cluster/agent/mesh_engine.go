@@ -49,6 +49,8 @@ type engineState struct {
 	// refused is the setup that the engine refused last, and inEffect the port and underlay that it kept. Zero: none.
 	refused, inEffect setup
 	omitted           []string // RopewalkPeers that the engine does not have, since they require keys that it does not know
+	// knowsPostQuantum reports whether the engine that answered last knew post-quantum exchanges.
+	knowsPostQuantum bool
 }
 
 // desiredSetup returns the tunnel's configuration: from the settings, or the node's interface.
@@ -71,16 +73,21 @@ func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
 
 // configureEngine makes engine and interface match the desired state and returns the number of changes. The file is written first: an engine
 // that starts again by itself has at least what it was told. A key of the node needs the file: an engine must never go back to the key before.
-// Other changes do not wait for a disk that is full. An engine that is too old for the configuration keeps its file.
+// Other changes do not wait for a disk that is full. An engine that is too old for the configuration keeps its file. The file for an absent one
+// is for one like the last: policies are not left out because nobody answers.
 func (m *meshReconciler) configureEngine(d *desiredTunnel, st *engine.Status, unusable error) (changes int, err error) {
 	m.handover.stop()
 	defer m.startHandover(d.saved.Peers)
+	if unusable == nil {
+		m.knowsPostQuantum = st.PostQuantum != nil
+	}
+	d.saved.PostQuantum = m.knowsPostQuantum
 	peers := d.saved.Peers
-	if m.omitted = nil; st.PostQuantum == nil {
+	if m.omitted = nil; !m.knowsPostQuantum {
 		peers, m.omitted = mesh.WithoutPostQuantum(peers)
 	}
 	whole := m.configuration(d, peers)
-	if st.PostQuantum == nil && d.postQuantum != config.PostQuantumRequired {
+	if !m.knowsPostQuantum && d.postQuantum != config.PostQuantumRequired {
 		whole.PostQuantum = nil // an engine that does not know it refuses the file, also if it is absent now
 	}
 	var unsaved error
@@ -158,8 +165,8 @@ func (m *meshReconciler) configuration(d *desiredTunnel, peers []mesh.Peer) conf
 // to the new key.
 func (m *meshReconciler) replaceConfiguration(whole config.Device, d *desiredTunnel, peers []mesh.Peer, st *engine.Status) error {
 	m.handshakes.stop() // its peers are about to be replaced
-	if st.PostQuantum == nil {
-		whole.PostQuantum = nil // it does not know it
+	if !m.knowsPostQuantum {
+		whole.PostQuantum = nil // even if it is required
 	}
 	whole.Peers = mesh.Additions(mesh.AssignByHandshake(peers, st.Peers), st.Peers, m.sentEndpoints)
 	if err := m.engine.Configure(whole); err != nil {

@@ -62,7 +62,7 @@ func newMeshReconciler(cfg Config, saved *savedTunnel, apiAddrs func() []netip.A
 	m.handovers = mesh.HandoverPoll{Propagation: cfg.Propagation}
 	m.proofs = newProofs(&cfg, saved)
 	if saved != nil {
-		m.keyOwners, m.accepted = mesh.KeyOwnersOf(saved.Peers), saved.Accepted
+		m.keyOwners, m.accepted, m.knowsPostQuantum = mesh.KeyOwnersOf(saved.Peers), saved.Accepted, saved.PostQuantum
 		m.external = append(mesh.ExternalPeersOf(saved.Peers), mesh.HeldPeersOf(saved.Accepted, saved.Peers)...)
 	}
 	m.resolver = newEndpointResolver(m.external, cfg.Log, trigger)

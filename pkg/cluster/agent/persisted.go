@@ -49,6 +49,8 @@ type savedTunnel struct {
 	StrictSince time.Time `json:"strictSince,omitzero"`
 	// Unrouted are the peers to whose pods no routes led into the tunnel.
 	Unrouted []string `json:"unrouted,omitempty"`
+	// PostQuantum reports whether the engine that answered last knew post-quantum exchanges.
+	PostQuantum bool `json:"postQuantum,omitempty"`
 }
 
 // allowsCleartext reports whether cleartext is allowed, before the cluster's state is known.
