@@ -29,10 +29,9 @@ const reasonOutdatedCRD = "OutdatedCRD"
 
 // definitions has the agent's knowledge of the CRDs.
 type definitions struct {
-	checked  bool
 	outdated error         // of the last check; nil: there was none, or the CRDs are not outdated
-	due      time.Time     // of the next check while they are
-	pause    time.Duration // the last one
+	due      time.Time     // of the next check
+	pause    time.Duration // the last one while they are outdated
 }
 
 // definitionRetryMin and definitionRetryMax bound the pauses between checks of outdated CRDs: each agent of a cluster makes two requests.
@@ -45,11 +44,12 @@ func isFieldUndeclared(err error) bool {
 
 // checkDefinitions returns errOutdatedCRD if the API server would refuse a field, has no
 // announcements, or drops a field of the RopewalkMesh or of RopewalkPeers. It asks by dry runs of
-// full objects, until one agent was answered, and for the schemas of the objects that no agent
-// may write. An error that says nothing of the CRDs is none here: a write fails by it as well.
+// full objects, and for the schemas of the objects that no agent may write. Once answered, it asks
+// again each hour, since no write of an agent shows that those schemas were downgraded. An error
+// that says nothing of the CRDs is none here: a write fails by it as well.
 func (a *Agent) checkDefinitions(ctx context.Context, n *node) error {
 	d := &a.definitions
-	if d.checked || time.Now().Before(d.due) {
+	if time.Now().Before(d.due) {
 		return d.outdated
 	}
 	c := a.client.dryRun()
@@ -69,7 +69,10 @@ func (a *Agent) checkDefinitions(ctx context.Context, n *node) error {
 	if lacks != "" {
 		return d.wait(fmt.Errorf("the CRD of the %s, so that the API server drops its value", lacks))
 	}
-	*d = definitions{checked: announced == nil && status == nil && (read == nil || apierrors.IsNotFound(read) || apierrors.IsForbidden(read))}
+	*d = definitions{}
+	if announced == nil && status == nil && (read == nil || apierrors.IsNotFound(read) || apierrors.IsForbidden(read)) {
+		d.due = time.Now().Add(wait.Jitter(checkPeriod, 0.2))
+	}
 	return nil
 }
 

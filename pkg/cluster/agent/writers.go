@@ -66,7 +66,7 @@ type policyCheck struct {
 }
 
 const (
-	policyPeriod = time.Hour // between checks
+	checkPeriod = time.Hour // between checks of the policy, and of CRDs
 	// policyRetryMin and policyRetryMax bound the pauses while the policy is not in force: Helm creates it moments after the agents.
 	policyRetryMin, policyRetryMax = 15 * time.Second, 5 * time.Minute
 	// someoneElse is no name of a node: no agent may announce anything for it.
@@ -81,7 +81,7 @@ func (a *Agent) policyCondition(ctx context.Context, rn *v1alpha1.RopewalkNode) 
 		if kept := p.condition.Type != "" && found.Reason == reasonUnanswered; !kept {
 			p.condition = found
 		}
-		period := policyPeriod
+		period := checkPeriod
 		if found.Status == metav1.ConditionTrue {
 			p.retry = 0
 		} else {

@@ -168,29 +168,52 @@ func TestDroppedFieldOfMeshStopsChanges(t *testing.T) {
 		{"RopewalkPeer", "", ""},
 		{"RopewalkPeer", "spec.postQuantum", "postQuantum"},
 	} {
-		path, name := c.path, c.name
-		current, err := os.ReadFile("../../../deploy/crd/ropewalk.io_" + map[string]string{"RopewalkMesh": "ropewalkmeshes", "RopewalkPeer": "ropewalkpeers"}[c.kind] + ".yaml")
-		expect.NoError(t, err)
-		text := strings.ReplaceAll(string(current), name+":\n", "older"+name+":\n")
-		if name == "" {
-			text = string(current)
+		a, api, network := newSyncedAgent(t, nil, ownedByNodeA())
+		api.published.Store(schemaWithout(t, c.kind, c.name))
+		err := a.reconcile(t.Context(), clusterChanged)
+		if outdated := errors.Is(err, errOutdatedCRD); outdated != (c.path != "") || outdated != (network.routing == nil) || outdated && !strings.Contains(err.Error(), c.path+",") {
+			t.Errorf("%q: got %v, routing %+v", c.path, err, network.routing)
 		}
-		var crd struct {
-			Spec struct {
-				Versions []struct {
-					Schema map[string]json.RawMessage
-				}
+	}
+}
+
+// schemaWithout returns the OpenAPI document of a kind whose CRD lacks a field; "": none.
+func schemaWithout(t *testing.T, kind, field string) *[]byte {
+	t.Helper()
+	text, err := os.ReadFile("../../../deploy/crd/ropewalk.io_" + map[string]string{"RopewalkMesh": "ropewalkmeshes", "RopewalkPeer": "ropewalkpeers"}[kind] + ".yaml")
+	expect.NoError(t, err)
+	if field != "" {
+		text = bytes.ReplaceAll(text, []byte(field+":\n"), []byte("older"+field+":\n"))
+	}
+	var crd struct {
+		Spec struct {
+			Versions []struct {
+				Schema map[string]json.RawMessage
 			}
 		}
-		expect.NoError(t, yaml.Unmarshal([]byte(text), &crd))
-		published, err := json.Marshal(map[string]any{"components": map[string]any{"schemas": map[string]any{"io.ropewalk.v1alpha1." + c.kind: crd.Spec.Versions[0].Schema["openAPIV3Schema"]}}})
-		expect.NoError(t, err)
+	}
+	expect.NoError(t, yaml.Unmarshal(text, &crd))
+	published, err := json.Marshal(map[string]any{"components": map[string]any{"schemas": map[string]any{"io.ropewalk.v1alpha1." + kind: crd.Spec.Versions[0].Schema["openAPIV3Schema"]}}})
+	expect.NoError(t, err)
+	return &published
+}
+
+// TestDowngradeOfIntentIsNoticed: no write of an agent shows it. The last state stays.
+func TestDowngradeOfIntentIsNoticed(t *testing.T) {
+	for _, kind := range []string{"RopewalkMesh", "RopewalkPeer"} {
 		a, api, network := newSyncedAgent(t, nil, ownedByNodeA())
-		api.published.Store(&published)
-		err = a.reconcile(t.Context(), clusterChanged)
-		if outdated := errors.Is(err, errOutdatedCRD); outdated != (path != "") || outdated != (network.routing == nil) || outdated && !strings.Contains(err.Error(), path+",") {
-			t.Errorf("%q: got %v, routing %+v", path, err, network.routing)
+		api.published.Store(schemaWithout(t, kind, ""))
+		expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
+		api.published.Store(schemaWithout(t, kind, "postQuantum"))
+		expect.NoError(t, a.reconcile(t.Context(), clusterChanged)) // not each one asks
+		a.definitions.due = a.definitions.due.Add(-2 * checkPeriod)
+		network.routing = nil
+		if err := a.reconcile(t.Context(), clusterChanged); !errors.Is(err, errOutdatedCRD) || network.routing == nil {
+			t.Errorf("%s: got %v, routing %+v, want the last state", kind, err, network.routing)
 		}
+		api.published.Store(schemaWithout(t, kind, ""))
+		a.definitions.due = a.definitions.due.Add(-2 * checkPeriod)
+		expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
 	}
 }
 
@@ -239,7 +262,7 @@ func TestRefusedAnnouncementIsReported(t *testing.T) {
 		http.StatusForbidden: false, http.StatusUnprocessableEntity: false, http.StatusNotFound: false, http.StatusGatewayTimeout: true,
 	} {
 		a, api, _ := newSyncedAgent(t, nil, ownedByNodeA())
-		a.definitions.checked = true
+		a.definitions.due = time.Now().Add(checkPeriod)
 		api.refusal.Store(int32(code))
 		if err := a.reconcile(t.Context(), clusterChanged); err == nil {
 			t.Errorf("%d: no error", code)
@@ -249,8 +272,8 @@ func TestRefusedAnnouncementIsReported(t *testing.T) {
 		if err != nil || c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "RopewalkAnnouncement") {
 			t.Errorf("%d: %v, condition %+v", code, err, c)
 		}
-		if got := a.stats.Ready.Load(); got != ready || a.definitions.checked == (code == http.StatusNotFound) {
-			t.Errorf("%d: ready %v, definitions known %v", code, got, a.definitions.checked)
+		if got := a.stats.Ready.Load(); got != ready || a.definitions.due.IsZero() != (code == http.StatusNotFound) {
+			t.Errorf("%d: ready %v, next check of definitions %v", code, got, a.definitions.due)
 		}
 	}
 }
@@ -286,7 +309,7 @@ func TestMissingAdmissionPolicyIsReported(t *testing.T) {
 	a, api, _ := newSyncedAgent(t, nil, ownedByNodeA())
 	condition := func() metav1.ConditionStatus {
 		t.Helper()
-		a.policy.due = a.policy.due.Add(-2 * policyPeriod)
+		a.policy.due = a.policy.due.Add(-2 * checkPeriod)
 		expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
 		st, err := api.status("a")
 		expect.NoError(t, err)
