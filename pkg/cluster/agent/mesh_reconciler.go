@@ -72,7 +72,7 @@ func newMeshReconciler(cfg Config, saved *savedTunnel, apiAddrs func() []netip.A
 // reconcile implements modeReconciler.
 func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (result, error) {
 	r, plan, err := m.reconcilePlan(ctx, in)
-	m.applied(&m.intent, in.nodes, &plan, tunnelAddrs(podsOf(r.saved)), err)
+	m.applied(&m.intent, in.nodes, &plan, &r, err)
 	o := m.prover.Outcome()
 	r.proofs, r.status.StalePeers = &o, lostNodes(&o, m.keyOwners)
 	if !m.strictSince.IsZero() {
@@ -129,14 +129,6 @@ func (m *meshReconciler) reconcilePlan(ctx context.Context, in reconcileInput) (
 	r.announcement.EncryptsNodes = encrypts
 	m.have = nil // of thousands of peers
 	return r, plan, err
-}
-
-// podsOf returns the prefixes of which the interface has an address.
-func podsOf(t *savedTunnel) []netip.Prefix {
-	if t == nil {
-		return nil
-	}
-	return t.Pods
 }
 
 // planned returns what a plan adds to the result.

@@ -119,7 +119,7 @@ func (p *proofs) leadsInto(node string, key noise.PublicKey) bool {
 }
 
 // applied tells the prover of the outcome of a reconcile.
-func (p *proofs) applied(want *intent, nodes []mesh.Node, plan *mesh.TunnelPlan, own []netip.Addr, err error) {
+func (p *proofs) applied(want *intent, nodes []mesh.Node, plan *mesh.TunnelPlan, r *result, err error) {
 	if err != nil {
 		p.prover.Failed(faultOf(err), err.Error())
 		p.prover.Start()
@@ -140,7 +140,10 @@ func (p *proofs) applied(want *intent, nodes []mesh.Node, plan *mesh.TunnelPlan,
 	for _, peer := range plan.Peers {
 		p.routed[peer.Node] = strictness != proof.Permissive || p.deciding[peer.Node]
 	}
-	p.prover.Applied(meshmode.Applied{Peers: p.peersOf(plan, own), Addresses: own, All: all, Strictness: strictness, PostQuantum: want.postQuantum})
+	own := tunnelAddrs(r.saved.Pods)
+	p.prover.Applied(meshmode.Applied{
+		Peers: p.peersOf(plan, own), Addresses: own, All: all, Strictness: strictness, PostQuantum: want.postQuantum, Changed: r.changes > 0,
+	})
 	p.prover.Start()
 }
 

@@ -6,9 +6,11 @@ import (
 	"maps"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
@@ -47,5 +49,32 @@ func TestGuardClassesFollowPlan(t *testing.T) {
 		if !maps.Equal(got, want) {
 			t.Errorf("cleartext %v: got %v, want %v", cleartext, got, want)
 		}
+	}
+}
+
+// TestFirstChangesNeedNewAnswers: an agent that has changed the host is not ready by sessions of before.
+func TestFirstChangesNeedNewAnswers(t *testing.T) {
+	m, _, e := newTestMeshReconciler(t)
+	e.noRoutes = true
+	in := reconcileInput{self: meshNode(0, noise.PublicKey{})}
+	in.nodes = []mesh.Node{in.self}
+	var seen config.Status
+	for i := range byte(3) {
+		key := noise.PublicKey{i + 1}
+		in.nodes = append(in.nodes, meshNode(i+1, key))
+		seen.Peers = append(seen.Peers, config.PeerStatus{PublicKey: key, LastHandshake: time.Now().Add(time.Hour)})
+	}
+	m.prover.Engine = &fakeEngine{status: seen}
+	if r := m.mustReconcile(t, in); r.changes == 0 {
+		t.Error("the first reconcile changed nothing")
+	}
+	for {
+		if s, _ := m.prover.Seen(); s.Judged == 3 {
+			if s.CutOff() == "" {
+				t.Errorf("ready with %+v", s)
+			}
+			return
+		}
+		time.Sleep(time.Millisecond)
 	}
 }

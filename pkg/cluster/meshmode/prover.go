@@ -49,6 +49,8 @@ type Applied struct {
 	FaultDetail string
 	Strictness  proof.Strictness
 	PostQuantum config.PostQuantum
+	// Changed reports that the reconcile has changed the host.
+	Changed bool
 }
 
 // Outcome has the observations.
@@ -251,7 +253,10 @@ func (p *Prover) Applied(a Applied) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.applied, p.follows, p.interval = a, true, triggerInterval
-	p.tracker.SetPeers(time.Now(), a.Peers)
+	now := time.Now()
+	if p.tracker.SetPeers(now, a.Peers); a.Changed {
+		p.tracker.Changed(now)
+	}
 	p.keys = make(map[netip.Addr]noise.PublicKey, len(a.Peers))
 	for _, peer := range a.Peers {
 		p.keys[peer.Address] = peer.Key

@@ -42,6 +42,23 @@ func TestFailingReconcilesAreRequestedEverLater(t *testing.T) {
 	}
 }
 
+// TestChangeAtTheStartNeedsNewAnswers: an agent that has changed the host is not ready by answers from before.
+func TestChangeAtTheStartNeedsNewAnswers(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	for _, changed := range []bool{false, true} {
+		p := &Prover{Log: log, Guard: &Guard{Host: &fakePrograms{}, Log: log}}
+		a := Applied{Peers: []proof.Peer{{Key: noise.PublicKey{1}}}}
+		p.Applied(a)
+		now := time.Now()
+		p.tracker.Counted(now, []config.PeerStatus{{PublicKey: noise.PublicKey{1}, LastHandshake: now.Add(time.Second)}})
+		a.Changed = changed
+		p.Applied(a)
+		if s, _ := p.Seen(); (s.CutOff() != "") != changed {
+			t.Errorf("changed %v: got %q", changed, s.CutOff())
+		}
+	}
+}
+
 // quantumEngine is an Engine without peers.
 type quantumEngine struct {
 	policy config.PostQuantum

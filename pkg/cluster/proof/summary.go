@@ -16,8 +16,9 @@ type Summary struct {
 	// With more than 600 peers they are a sample.
 	Judged, JudgedLost int
 	// Waiting were peers at the start, were asked, and have neither answered nor been judged yet.
-	// Joining came later and have not answered: they may not know this node yet.
-	Waiting, Joining int
+	// Joining came later and have not answered: they may not know this node yet. Stale of Judged
+	// have answered before the last change of the start, and Again of Stale were asked since.
+	Waiting, Joining, Stale, Again int
 	// Silent of JudgedLost and Waiting have never answered, and had no session with the engine.
 	Silent int
 	// Unproven are Reachable, but answer no datagrams: the routes do not lead through the tunnel.
@@ -59,6 +60,12 @@ func (t *Tracker) Summary(now time.Time) (s Summary) {
 		if recent && p.state == Lost {
 			s.JudgedLost++
 		}
+		if recent && p.state != Lost && p.verdict.Before(t.settled) {
+			s.Stale++
+			if !p.askedAt.Before(t.settled) {
+				s.Again++
+			}
+		}
 		if (waits || recent && p.state == Lost) && !p.answered {
 			s.Silent++
 		}
@@ -68,15 +75,16 @@ func (t *Tracker) Summary(now time.Time) (s Summary) {
 
 // CutOff returns why the node is not ready for the pods of others, or "". At least half of the
 // judged peers have to answer. A peer of the start counts from the first question on: an agent that
-// starts is ready by answers, not for lack of verdicts. An only peer may be down itself, if it has
-// answered before.
+// starts is ready by answers, not for lack of verdicts. Answers from before its last change are
+// none. An only peer may be down itself, if it has answered before.
 func (s *Summary) CutOff() string {
-	asked, silent := s.Judged+s.Waiting, s.JudgedLost+s.Waiting
+	silent := s.JudgedLost + s.Waiting + s.Again
+	asked := s.Judged - s.Stale + s.Waiting + s.Again
 	switch {
 	case s.Peers == s.Joining || s.Peers == 1 && asked == 1 && s.Silent == 0:
 		return ""
 	case asked == 0:
-		return "no peer has been asked yet"
+		return "no peer has been asked since the last change"
 	case 2*silent > asked:
 		return fmt.Sprintf("%d of %d peers that were asked do not answer", silent, asked)
 	}

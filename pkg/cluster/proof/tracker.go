@@ -34,6 +34,10 @@ const (
 	mutualTime = 2 * minTurn
 	// verdictTime is how long an outcome counts for Summary.Judged: a turn and a check.
 	verdictTime = minTurn + 15*time.Second
+	// startTime is the time after the first plan in which Changed has an effect. settleTime is the
+	// time from a change until peers are asked again: its consequences may come late.
+	startTime  = 30 * time.Second
+	settleTime = 5 * time.Second
 	// withdrawAfter is the time after which no route leads to a lost peer, in the permissive state.
 	withdrawAfter = time.Minute
 )
@@ -60,8 +64,11 @@ type Actions struct {
 
 // Tracker follows all peers of a node. Its zero value has none. It is not safe for concurrent use.
 type Tracker struct {
-	peers map[noise.PublicKey]*peer
-	spent []time.Time // of the last questions, at most perSecond
+	peers   map[noise.PublicKey]*peer
+	spent   []time.Time // of the last questions, at most perSecond
+	began   time.Time   // of the first plan
+	settled time.Time   // answers before it are not counted by Summary.CutOff
+	asksAll bool        // those who gave them are asked again then
 }
 
 // peer is the record of a peer.
@@ -91,7 +98,7 @@ type peer struct {
 func (t *Tracker) SetPeers(now time.Time, all []Peer) {
 	first := t.peers == nil
 	if first {
-		t.peers = map[noise.PublicKey]*peer{}
+		t.peers, t.began = map[noise.PublicKey]*peer{}, now
 	}
 	wanted := make(map[noise.PublicKey]bool, len(all))
 	for _, want := range all {
@@ -109,11 +116,24 @@ func (t *Tracker) SetPeers(now time.Time, all []Peer) {
 	maps.DeleteFunc(t.peers, func(key noise.PublicKey, _ *peer) bool { return !wanted[key] })
 }
 
+// Changed notes that the host was changed for the peers of SetPeers. While the agent starts, peers
+// that have answered before have to answer again.
+func (t *Tracker) Changed(now time.Time) {
+	if now.Sub(t.began) < startTime {
+		t.settled, t.asksAll = now.Add(settleTime), true
+	}
+}
+
 // Step ends checks, and returns which peers to ask now. Call it each second.
 func (t *Tracker) Step(now time.Time) (a Actions) {
 	t.spent = slices.DeleteFunc(t.spent, func(at time.Time) bool { return now.Sub(at) >= time.Second })
+	again := t.asksAll && !now.Before(t.settled)
+	t.asksAll = t.asksAll && !again
 	var ready []*peer
 	for _, p := range t.peers {
+		if again && (p.state == Reachable || p.state == Proven) {
+			p.asked, p.due = 0, now
+		}
 		if p.asked >= attempts && now.Sub(p.askedAt) >= answerTime {
 			p.end(now)
 		}

@@ -359,6 +359,41 @@ func TestStartNeedsAnswersOfHalfThePeers(t *testing.T) {
 	}
 }
 
+// TestStartAsksAgainAfterAChange: peers that answered before an agent changed the host say nothing of the change, and their turn comes in a minute.
+func TestStartAsksAgainAfterAChange(t *testing.T) {
+	for _, peers := range []int{2, 4, 999} {
+		for _, c := range []struct {
+			change time.Duration   // after the start
+			breaks []time.Duration // after the change; none: it does no harm
+			unseen bool
+		}{
+			{change: 0},
+			{change: 4 * time.Second},
+			{change: 4 * time.Second, breaks: []time.Duration{0, 3 * time.Second, settleTime - time.Second}},
+			{change: startTime, unseen: true}, // a node that joined changes agents that run
+		} {
+			for _, after := range append(c.breaks, -1) {
+				w := newWorld(t, peers)
+				if c.change > 0 {
+					w.run(c.change)
+					w.cutOff(false)
+				}
+				w.tracker.Changed(w.now)
+				for second := range 25 {
+					since := time.Duration(second) * time.Second
+					if since == after {
+						for _, p := range w.all {
+							w.silent[p.Key] = true
+						}
+					}
+					w.cutOff(!c.unseen && (since <= settleTime || after >= 0))
+					w.run(time.Second)
+				}
+			}
+		}
+	}
+}
+
 // TestPeerThatJoinsCutsOffNobody: it may not know this node yet.
 func TestPeerThatJoinsCutsOffNobody(t *testing.T) {
 	for _, before := range []int{0, 2} {
