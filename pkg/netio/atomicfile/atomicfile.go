@@ -8,29 +8,55 @@ package atomicfile
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // Write creates or replaces a file in a directory that exists. A crash may leave PATH.tmp, which the
-// next call replaces. One process may call it for a file at a time.
+// next call replaces. Calls for one file wait for each other, also in other processes.
 func Write(path string, text []byte, mode fs.FileMode) error {
 	temporary := path + ".tmp"
-	if err := removeIfExists(temporary); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	f, err := openLocked(temporary)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.Chmod(mode), fill(f, text)); err != nil {
-		return errors.Join(err, os.Remove(temporary))
+	defer f.Close() // ends the lock
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Chmod(mode), f.Sync()); err == nil {
+		err = os.Rename(temporary, path)
 	}
-	if err := os.Rename(temporary, path); err != nil {
+	if err != nil {
 		return errors.Join(err, os.Remove(temporary))
 	}
 	return SyncDir(filepath.Dir(path))
+}
+
+// openLocked opens an empty file with mode 0600. It is locked until it is closed.
+func openLocked(path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); err == nil {
+			own, ownErr := f.Stat()
+			now, nowErr := os.Lstat(path)
+			if ownErr != nil || nowErr != nil || !os.SameFile(own, now) { // renamed by the process before
+				f.Close()
+				continue
+			}
+			err = errors.Join(f.Chmod(0o600), f.Truncate(0))
+		}
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("locking %s: %w", path, err)
+		}
+		return f, nil
+	}
 }
 
 // Replace is Write with mode 0600. It also creates the directory.

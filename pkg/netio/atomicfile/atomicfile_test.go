@@ -3,10 +3,12 @@
 package atomicfile
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -56,4 +58,26 @@ func has(t *testing.T, path, want string) {
 	if all, err := os.ReadDir(filepath.Dir(path)); err != nil || len(all) != 1 {
 		t.Errorf("left %v, %v", all, err)
 	}
+}
+
+// TestConcurrentWritersLeaveWholeFile: two processes may write a file at the same time.
+func TestConcurrentWritersLeaveWholeFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	var writers sync.WaitGroup
+	for i := range 4 {
+		writers.Go(func() {
+			for range 10 {
+				if err := Write(path, bytes.Repeat([]byte{'a' + byte(i)}, 1000*(i+1)), 0o600); err != nil {
+					t.Error(err)
+					return
+				}
+				text, err := os.ReadFile(path)
+				if err != nil || len(text) == 0 || len(text) != 1000*(int(text[0]-'a')+1) || bytes.Count(text, text[:1]) != len(text) {
+					t.Errorf("read %d bytes, error %v", len(text), err)
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
 }
