@@ -65,10 +65,11 @@ func (q *quantum) runTask(parts []pqexchange.Part, now int64) {
 
 // upgrade starts the handshake with a new key when it is due. The caller holds mu.
 func (q *quantum) upgrade(now int64) {
-	if !q.machine.Load().Upgrade(q.peer.sessions.inUse(), now) {
-		return
+	a := q.machine.Load().Upgrade(q.peer.sessions.inUse(), now)
+	q.act(a, now)
+	if a.Upgrade {
+		q.peer.handshake.startRenewal(now, q.policy() != config.PostQuantumRequired)
 	}
-	q.peer.handshake.startRenewal(now, q.policy() != config.PostQuantumRequired)
 }
 
 // request posts the task that begins an exchange, if one is due. The caller holds mu.

@@ -161,13 +161,16 @@ func (m *Machine) Offer(rand io.Reader, enter func() bool, now int64) (Actions, 
 	return m.act(a, now), err
 }
 
-// Upgrade reports whether the handshake with a new key is due, and the session still has none.
-func (m *Machine) Upgrade(current Session, now int64) bool {
+// Upgrade asks for the handshake with a new key when it is due, unless the session has a key or the
+// exchange has changed since.
+func (m *Machine) Upgrade(current Session, now int64) (a Actions) {
 	if m == nil || m.upgradeAt == 0 || now < m.upgradeAt {
-		return false
+		return a
 	}
 	m.upgradeAt = 0
-	return current.Exchange != nil && !current.hasKey() && m.exchange.State() == postquantum.Done
+	m.upgrading = current.Exchange != nil && !current.hasKey() && m.exchange.State() == postquantum.Done
+	a.Upgrade, a.LeaveTurn = m.upgrading, !m.holdsTurn()
+	return a
 }
 
 // Fire does what is due, except Upgrade.

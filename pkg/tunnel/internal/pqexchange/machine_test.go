@@ -3,6 +3,7 @@
 package pqexchange_test
 
 import (
+	"crypto/rand"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pqexchange"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 const now = int64(time.Hour)
@@ -48,7 +50,7 @@ func TestPeerWithoutMachineTakesNoPart(t *testing.T) {
 		t.Error("want a session that carries data, without a key")
 	}
 	a := m.Fire(s, now)
-	if a.Expire || a.Downgrade || a.Send != 0 || m.Upgrade(s, now) || m.Next(s, now) != 0 || m.GiveUp() {
+	if a.Expire || a.Downgrade || a.Send != 0 || m.Upgrade(s, now).Upgrade || m.Next(s, now) != 0 || m.GiveUp() {
 		t.Errorf("want nothing to do, not %+v", a)
 	}
 	if stamp := (noise.Timestamp{}); m.Mark(stamp, false, now) != stamp || !m.Mark(stamp, true, now).IsSigned() {
@@ -119,4 +121,64 @@ func TestRepeatedPartWaitsOnce(t *testing.T) {
 	if n := len(m.Take()); n != wire.KEMParts+1 {
 		t.Errorf("%d parts wait, want those of one message and the part that contradicts it", n)
 	}
+}
+
+// TestUpgradeThatAppliesNoMoreLeavesTheTurn: the hello of the peer, or the end of the exchange, may come in the pause before it.
+func TestUpgradeThatAppliesNoMoreLeavesTheTurn(t *testing.T) {
+	for applies, want := range map[bool]pqexchange.Actions{
+		true:  {Actions: postquantum.Actions{Upgrade: true}},
+		false: {LeaveTurn: true},
+	} {
+		m, s := completed(t)
+		at := m.Next(s, now)
+		if !applies {
+			m.Erase()
+		}
+		if got := m.Upgrade(s, at); got.Upgrade != want.Upgrade || got.LeaveTurn != want.LeaveTurn {
+			t.Errorf("it applies: %v, got %+v, want %+v", applies, got, want)
+		}
+	}
+}
+
+// completed returns the Machine of an initiator whose exchange has completed in a session that has no key yet.
+func completed(t *testing.T) (*pqexchange.Machine, pqexchange.Session) {
+	t.Helper()
+	initiator, responder := noise.PublicKey{1}, noise.PublicKey{2}
+	m, peer := pqexchange.New(initiator, responder), pqexchange.New(responder, initiator)
+	var s, far pqexchange.Session
+	for _, end := range []struct {
+		m         *pqexchange.Machine
+		s         *pqexchange.Session
+		initiator bool
+	}{{m, &s, true}, {peer, &far, false}} {
+		end.m.SetPolicy(config.PostQuantumAuto)
+		keys := &noise.Keys{Initiator: end.initiator}
+		pair, err := session.NewKeypair(keys, now)
+		expect.NoError(t, err)
+		bound, _ := end.m.Bind(keys, postquantum.Key{})
+		*end.s = pqexchange.Session{Exchange: &bound, Keys: pair}
+		end.m.SetOffers(postquantum.OffersExchange)
+		end.m.Begin(*end.s, now, time.Unix(1, 0))
+	}
+	a, err := m.Offer(rand.Reader, func() bool { return true }, now)
+	expect.NoError(t, err)
+	a = passed(t, peer, far, a)
+	if a = passed(t, m, s, a); !a.Upgrade || a.LeaveTurn {
+		t.Fatalf("got %+v, want an upgrade that keeps the turn", a)
+	}
+	return m, s
+}
+
+// passed passes the parts of a message to a Machine, and returns the last result.
+func passed(t *testing.T, m *pqexchange.Machine, in pqexchange.Session, a pqexchange.Actions) (result pqexchange.Actions) {
+	t.Helper()
+	for part := range wire.KEMParts {
+		if why := m.Put(wire.AppendKEMPart(nil, a.Send, a.Message, part), in.Keys, now); why != drop.None {
+			t.Fatal(why)
+		}
+	}
+	for _, p := range m.Take() {
+		result = m.Receive(in.Exchange, &p, now)
+	}
+	return result
 }
