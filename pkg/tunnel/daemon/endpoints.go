@@ -153,8 +153,8 @@ func (e *endpoints) keep(ctx context.Context, name string, current func() *devic
 }
 
 // end follows that the device has ended in order. There are no sessions to renew, so only the peers that
-// had post-quantum keys stay in the file. last has them, or is zero if the device ended by itself. It
-// waits for the end of keep.
+// had post-quantum keys stay in the file. last has them, or is zero if the device has no private key: then
+// the file of the process before stays. It waits for the end of keep.
 func (e *endpoints) end(name string, last endpointsFile) {
 	<-e.ended
 	if e.dir == "" {

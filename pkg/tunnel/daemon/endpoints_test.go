@@ -144,8 +144,8 @@ func TestOrderlyEndKeepsPostQuantum(t *testing.T) {
 		{PublicKey: peer, Endpoint: at, LastHandshake: had, PostQuantum: had}, {PublicKey: classical, Endpoint: at, LastHandshake: had},
 	}}
 	for name, tc := range map[string]struct{ saved, last endpointsFile }{
-		"closed":                {last: before},
-		"interface was deleted": {saved: before},
+		"closed":           {last: before},
+		"never configured": {saved: before},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, log := ended(t, tc.saved)

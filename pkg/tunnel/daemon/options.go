@@ -42,9 +42,9 @@ type Options struct {
 	// stop tunnels so. A tunnel for which somebody else is responsible, such as a service manager, must not end by a cleaned directory.
 	KeepSocket bool
 
-	// StateDir is the directory for the endpoints of peers with a session. With them a process that
-	// replaces a killed one renews the sessions. It is created if it does not exist. Empty: they
-	// are not kept.
+	// StateDir is the directory for the endpoints of peers with a session, with which the process
+	// after a killed one renews the sessions. After an orderly end it says which peers had
+	// post-quantum keys. It is created if it does not exist. Empty: nothing is kept.
 	StateDir string
 
 	Version string // of the program, for clients of the control socket; empty: unknown

@@ -119,14 +119,15 @@ type Device struct {
 
 // linkState is the state of the interface.
 type linkState struct {
-	started     bool
-	linkUp      bool              // the interface is administratively up
-	up, closed  bool              // up: the port is open; it may be closed while the link is up
-	handingOver bool              // Leave was called
-	startFirst  []noise.PublicKey // peers that had a session in the previous device; nil after they have started
-	starting    atomic.Bool       // peerSet.start runs, so that peers may start by themselves
-	reading     bool              // the lanes read the TUN
-	expiry      *time.Timer       // of packets that are staged while the link is down; nil before it was down
+	started      bool
+	linkUp       bool               // the interface is administratively up
+	up, closed   bool               // up: the port is open; it may be closed while the link is up
+	handingOver  bool               // Leave was called
+	lastSessions *[]SessionEndpoint // of sessionEndpoints when the device ended; nil before, and after Leave
+	startFirst   []noise.PublicKey  // peers that had a session in the previous device; nil after they have started
+	starting     atomic.Bool        // peerSet.start runs, so that peers may start by themselves
+	reading      bool               // the lanes read the TUN
+	expiry       *time.Timer        // of packets that are staged while the link is down; nil before it was down
 }
 
 // settings are the configured values. Values that lanes and workers read are atomic.
@@ -232,6 +233,8 @@ func (d *Device) supervise() {
 	d.closed = true
 	leaving := d.handingOver
 	if !leaving { // else Leave closes the port
+		last := d.sessionEndpoints()
+		d.lastSessions = &last
 		d.down()
 		d.peers.remove(slices.Collect(maps.Values(d.peers.list))...)
 	}

@@ -64,16 +64,19 @@ func TestConfiguredEndpointIsNotRecalled(t *testing.T) {
 	})
 }
 
-func TestEndedDeviceHasNoSessionEndpoints(t *testing.T) {
+// TestEndedDeviceHasItsLastSessions: the interface may be deleted before anybody asks. The list at the end says also what was forgotten.
+func TestEndedDeviceHasItsLastSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := devicetest.Pair(t, devicetest.Options{})
 		if _, list, ok := a.SessionEndpoints(); !ok || len(list) != 0 {
 			t.Errorf("before a session: got %v (%v), want none", list, ok)
 		}
 		talk(t, a, b)
+		_, before, _ := a.SessionEndpoints()
 		a.Close()
-		if _, list, ok := a.SessionEndpoints(); ok {
-			t.Errorf("after the end: got %v", list)
+		key, list, ok := a.SessionEndpoints()
+		if ok || key != a.Public() || len(list) != 1 || list[0] != before[0] {
+			t.Errorf("after the end: got %v (%v), want %v and false", list, ok, before)
 		}
 	})
 }

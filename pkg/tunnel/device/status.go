@@ -200,16 +200,24 @@ type SessionEndpoint struct {
 }
 
 // SessionEndpoints returns the device's public key and the peers that have a session, or had one with
-// a post-quantum key. They are for Config.Recall of the next process. ok is
-// false if the device has no key or has ended. It is safe for concurrent use.
+// a post-quantum key. They are for Config.Recall of the next process. After the end of the device
+// they are those at its end. ok is false if the device has no key or has ended. It is safe for
+// concurrent use.
 func (d *Device) SessionEndpoints() (own noise.PublicKey, list []SessionEndpoint, ok bool) {
 	id := d.identity.Load()
-	d.mu.Lock()
-	closed := d.closed
-	d.mu.Unlock()
-	if id == nil || closed {
+	if id == nil {
 		return own, nil, false
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.lastSessions == nil {
+		return id.Public(), d.sessionEndpoints(), !d.closed
+	}
+	return id.Public(), *d.lastSessions, false
+}
+
+// sessionEndpoints is the list of SessionEndpoints. The caller holds mu.
+func (d *Device) sessionEndpoints() (list []SessionEndpoint) {
 	d.peers.mu.RLock()
 	defer d.peers.mu.RUnlock()
 	for key, p := range d.peers.list {
@@ -224,7 +232,7 @@ func (d *Device) SessionEndpoints() (own noise.PublicKey, list []SessionEndpoint
 		}
 		p.mu.Unlock()
 	}
-	return id.Public(), list, true
+	return list
 }
 
 // Flows returns the busiest flows of all lanes (engine.Engine.Flows).
