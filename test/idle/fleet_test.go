@@ -91,25 +91,39 @@ func newFleet(t testing.TB, n int, device noise.PublicKey, conn *net.UDPConn) *f
 		f.peers = append(f.peers, p)
 	}
 	var reader sync.WaitGroup
-	reader.Go(f.read)
+	done := make(chan struct{})
+	reader.Go(func() { f.read(done) })
 	t.Cleanup(func() {
+		close(done)
 		_ = conn.Close()
 		reader.Wait()
 	})
 	return f
 }
 
-// read takes messages from the socket until that is closed. As the peers' hosts do, it has room for all of them.
-func (f *fleet) read() {
+// read takes messages from the socket until done is closed, and then the socket. As the peers' hosts do, it has room for all of them.
+func (f *fleet) read(done <-chan struct{}) {
 	var buf [2048]byte
 	var oob [128]byte
 	for {
 		n, o, _, _, err := f.conn.ReadMsgUDPAddrPort(buf[:], oob[:])
-		if errors.Is(err, net.ErrClosed) {
+		if errors.Is(err, unix.ECONNREFUSED) { // an answer to an earlier message
+			continue
+		}
+		if err != nil {
+			if !errors.Is(err, net.ErrClosed) {
+				f.t.Error(err)
+			}
 			return
 		}
-		if to := f.receiver(oob[:o]); err == nil && to != nil {
-			f.arrived <- datagram{to, bytes.Clone(buf[:n])}
+		to := f.receiver(oob[:o])
+		if to == nil {
+			continue
+		}
+		select {
+		case f.arrived <- datagram{to, bytes.Clone(buf[:n])}:
+		case <-done:
+			return
 		}
 	}
 }
