@@ -30,6 +30,7 @@ type link struct {
 	queueLen    int                     // at the last lookup
 	changes     chan netlink.LinkUpdate // of all links there; closed when messages were lost (overrun); nil without a subscription
 	unsubscribe chan struct{}           // ends the subscription
+	missed      chan struct{}           // has a token when a change could not be read; capacity one
 }
 
 // subscriptionBuffer is the socket's receive buffer in bytes. It holds some hundred changes of other interfaces while
@@ -57,7 +58,10 @@ func followLink(ns *netns.NsHandle, name string) (*link, error) {
 		return nil, err
 	}
 	changes, unsubscribe := make(chan netlink.LinkUpdate, 16), make(chan struct{})
-	err = netlink.LinkSubscribeWithOptions(changes, unsubscribe, netlink.LinkSubscribeOptions{Namespace: ns, ReceiveBufferSize: subscriptionBuffer})
+	l.missed = make(chan struct{}, 1)
+	err = netlink.LinkSubscribeWithOptions(changes, unsubscribe, netlink.LinkSubscribeOptions{
+		Namespace: ns, ReceiveBufferSize: subscriptionBuffer, ErrorCallback: l.miss,
+	})
 	if err != nil {
 		l.close()
 		return nil, fmt.Errorf("subscribing to link changes: %w", err)
@@ -68,6 +72,14 @@ func followLink(ns *netns.NsHandle, name string) (*link, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// miss is called after each error of the subscription, from its goroutine. It does not block.
+func (l *link) miss(error) {
+	select {
+	case l.missed <- struct{}{}:
+	default:
+	}
 }
 
 func dialLink(ns *netns.NsHandle) (*link, error) {

@@ -123,8 +123,8 @@ func (m *monitor) run() {
 	}
 }
 
-// follow reports changes until the interface leaves the link's namespace, the subscription ends, or the monitor is
-// closed. The subscription ends on overrun, when changes arrive faster than they are read.
+// follow reports changes until the interface leaves the link's namespace, the subscription ends or misses a change, or
+// the monitor is closed. The subscription ends on overrun, when changes arrive faster than they are read.
 func (m *monitor) follow(l *link) {
 	m.index.Store(int32(l.index))
 	defer m.index.Store(0)
@@ -136,6 +136,8 @@ func (m *monitor) follow(l *link) {
 			return
 		case answer := <-m.dropQueries:
 			answer <- m.updateDrops(l)
+		case <-l.missed:
+			return
 		case u, ok := <-l.changes:
 			switch {
 			case !ok, l.isAbout(&u) && u.Header.Type == unix.RTM_DELLINK:
