@@ -140,7 +140,7 @@ func (o *flowsFlags) repeat(ctx context.Context, out io.Writer, r *flowReader) e
 	return intervals(ctx, o, before, r.read, again, func(before, now *device.FlowReport) error { return o.print(out, before, now) })
 }
 
-// intervals prints one interval after before, or each. again reads after a failure of read.
+// intervals prints one interval after before, or each. again reads after a failure of read, if it is not nil.
 func intervals[T any](ctx context.Context, o *flowsFlags, before T, read, again func() (T, error), show func(before, now T) error) error {
 	for {
 		if err := pause(ctx, o.interval); err != nil {
@@ -150,7 +150,7 @@ func intervals[T any](ctx context.Context, o *flowsFlags, before T, read, again 
 			return err
 		}
 		now, err := read()
-		if err != nil && o.watch {
+		if err != nil && o.watch && again != nil {
 			if before, err = again(); err == nil {
 				continue
 			}

@@ -61,7 +61,7 @@ func (o *flowsFlags) device(ctx context.Context, out io.Writer, name string, not
 		return err
 	}
 	again := func() (*spreader.DeviceFlows, error) { return read.again(ctx, name) }
-	return intervals(ctx, o, before, again, again, func(before, now *spreader.DeviceFlows) error { return o.printDevice(out, before, now) })
+	return intervals(ctx, o, before, again, nil, func(before, now *spreader.DeviceFlows) error { return o.printDevice(out, before, now) })
 }
 
 // checkDevice returns an error if an option does not fit a device.
