@@ -674,10 +674,10 @@ func TestRoundsOfSilentPeerGrow(t *testing.T) {
 			e.same()
 			return e.state().Round != before
 		}
-		if began(length - 100*time.Millisecond) {
+		if began(length - length/8) {
 			t.Fatalf("round %d ended before %v", round, length)
 		}
-		if !began(length + 100*time.Millisecond) {
+		if !began(length + length/8) {
 			t.Fatalf("round %d did not end after %v", round, length)
 		}
 	}
