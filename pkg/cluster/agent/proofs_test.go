@@ -12,6 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // TestGuardClassesFollowPlan has a peer, a node without a tunnel, one that has opted out and one whose prefix is refused.
@@ -68,13 +69,11 @@ func TestFirstChangesNeedNewAnswers(t *testing.T) {
 	if r := m.mustReconcile(t, in); r.changes == 0 {
 		t.Error("the first reconcile changed nothing")
 	}
-	for {
-		if s, _ := m.prover.Seen(); s.Judged == 3 {
-			if s.CutOff() == "" {
-				t.Errorf("ready with %+v", s)
-			}
-			return
-		}
-		time.Sleep(time.Millisecond)
+	expect.Eventually(t, "all peers to be judged", func() bool {
+		s, _ := m.prover.Seen()
+		return s.Judged == 3
+	})
+	if s, _ := m.prover.Seen(); s.CutOff() == "" {
+		t.Errorf("ready with %+v", s)
 	}
 }

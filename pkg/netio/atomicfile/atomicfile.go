@@ -43,13 +43,16 @@ func openLocked(path string) (*os.File, error) {
 			return nil, err
 		}
 		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); err == nil {
-			own, ownErr := f.Stat()
-			now, nowErr := os.Lstat(path)
-			if ownErr != nil || nowErr != nil || !os.SameFile(own, now) { // renamed by the process before
+			var own, now fs.FileInfo
+			own, err = f.Stat()
+			if err == nil {
+				now, err = os.Lstat(path)
+			}
+			if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(own, now) { // renamed by the process before
 				f.Close()
 				continue
 			}
-			err = errors.Join(f.Chmod(0o600), f.Truncate(0))
+			err = errors.Join(err, f.Chmod(0o600), f.Truncate(0))
 		}
 		if err != nil {
 			f.Close()
