@@ -38,7 +38,7 @@ func hostChecks() []Check {
 		check("spread-ports", "spread ports against ip_local_port_range and ip_local_reserved_ports", evaluateSpreadPorts,
 			"a port that another socket holds cannot be used for spread").fixable(),
 		check("port", "other sockets on the tunnel's UDP port", evaluatePort,
-			"two sockets cannot share the port: one fails to start, or takes the other's packets"),
+			"two sockets cannot share the port: one fails to start, or takes the other's packets; the check needs a kernel with udp_diag (CONFIG_INET_UDP_DIAG)"),
 		check("loop", "routes of the tunnels' messages to their peers", evaluateLoops,
 			"a message that is routed into its own tunnel, or through a second tunnel back, would be encrypted again and again, so ropewalk drops it; it follows no tunnels of other programs").needsTunnel(),
 		check("default-route", "routes and rules that take packets for a tunnel's routes past it", evaluateReplaced,
