@@ -145,7 +145,7 @@ INLINE void begin_round(struct counters *cpu, struct __sk_buff *skb, struct peer
 	send_probe(cpu, skb, listen_port, LISTEN_LANE);
 }
 
-/* Returns whether a port has had no probe for PROBE_IDLE. Every 6.5 days, one that had none looks fresh for as long. */
+/* Returns whether a port has had no probe for PROBE_IDLE. */
 INLINE int is_idle(const struct lane *l, u64 now)
 {
 	return (u16)((now >> PROBE_TICK) - l->probed) >= PROBE_IDLE >> PROBE_TICK;
@@ -198,17 +198,17 @@ INLINE void send_probes(struct counters *cpu, struct __sk_buff *skb, struct peer
 			return;
 		begin_round(cpu, skb, peer, listen_port, now);
 	}
-	if (!peer->answers)
+	if (!peer->answers || (again && waits && !earned))
 		return;
-	if (l->round != peer->round && !(again && waits)) {
+	if (l->round != peer->round) {
 		u32 forgotten;
 
 		if (is_lost(peer, l, &forgotten))
 			l->proof = peer->proof - 1;
 		if (!pay(peer))
 			return;
-		note_probe(peer, l, now);
 		l->lost = forgotten;
+		note_probe(peer, l, now);
 		send_probe(cpu, skb, l->port, lane);
 	}
 	if (!earned)

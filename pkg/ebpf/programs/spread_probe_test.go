@@ -674,10 +674,10 @@ func TestRoundsOfSilentPeerGrow(t *testing.T) {
 			e.same()
 			return e.state().Round != before
 		}
-		if began(length - length/8) {
+		if began(length - 100*time.Millisecond) {
 			t.Fatalf("round %d ended before %v", round, length)
 		}
-		if !began(length + length/8) {
+		if !began(length + 100*time.Millisecond) {
 			t.Fatalf("round %d did not end after %v", round, length)
 		}
 	}
